@@ -11,6 +11,20 @@ from psychlm import corpora, ctt
 from psychlm.frames import FrameError
 
 
+def answered(rng, highest=1, gaps=0.0):
+    """Draw answers of 60 persons to 9 items that depend on one ability, rated from 0 to highest."""
+    ability, difficulty = rng.normal(size=(60, 1)), np.linspace(-1.5, 1.5, 9)
+    answers = rng.binomial(highest, 1 / (1 + np.exp(-1.5 * (ability - difficulty))))
+    frame = pd.DataFrame(answers.astype(float), columns=[f"q{i}" for i in range(1, 10)])
+    return frame.mask(rng.random(frame.shape) < gaps)
+
+
+@pytest.fixture(params=[1, 4], ids=["graded", "ratings"])
+def incomplete(request, rng):
+    """A fifth of the items were not asked."""
+    return answered(rng, request.param, gaps=0.2)
+
+
 @pytest.mark.parametrize("source", ["LSAT6", "LSAT7", "4GS", "5GS"])
 def test_items_and_reliability_equal_psych(source, reference_dir):
     """Of the LSAT and of the SNLI scales of Lalor (2016)."""
@@ -41,13 +55,14 @@ def test_items_and_reliability_equal_psych(source, reference_dir):
             np.testing.assert_allclose(values, by_item[column], rtol=0, atol=1e-12)
 
 
-def test_inter_item_correlations_equal_pandas_with_and_without_gaps(responses, incomplete):
-    for frame in (responses, incomplete):
+def test_inter_item_correlations_equal_pandas_with_and_without_gaps(rng):
+    for gaps in (0, 0.2):
+        frame = answered(rng, gaps=gaps)
         np.testing.assert_allclose(ctt.inter_item_correlation(frame), frame.corr(), atol=1e-12)
 
 
-def test_constant_items_and_rest_scores_have_no_correlations(responses):
-    with_easy = responses.assign(easy=1)
+def test_constant_items_and_rest_scores_have_no_correlations(rng):
+    with_easy = answered(rng).assign(easy=1)
     r = ctt.inter_item_correlation(with_easy)
     assert r["easy"].isna().all()
     assert r.drop(index="easy", columns="easy").notna().all(axis=None)
@@ -72,8 +87,8 @@ def test_alpha_with_gaps_equals_pandas_pairwise_covariances(incomplete):
     assert ctt.cronbach_alpha(incomplete) == pytest.approx(expected, abs=1e-12)
 
 
-def test_random_halves_average_the_correlations_of_all_halves(responses, rng):
-    test, stepped_up = responses.iloc[:, :8], []
+def test_random_halves_average_the_correlations_of_all_halves(rng):
+    test, stepped_up = answered(rng).iloc[:, :8], []
     for half in combinations(test.columns, 4):
         r = test[list(half)].sum(axis=1).corr(test.drop(columns=list(half)).sum(axis=1))
         stepped_up.append(2 * r / (1 + r))
@@ -142,15 +157,6 @@ def test_scalability_of_ratings_is_one_for_ordered_ones_and_gaps_change_no_formu
     np.testing.assert_allclose(ctt.scalability(with_gap), complete, atol=1e-12)
     with pytest.raises(FrameError, match="'a' and 'b' do not both vary"):
         ctt.scalability(pd.DataFrame({"a": [1, 1], "b": [0, 1]}))
-
-
-def test_reliability_of_ratings_equals_its_formula():
-    ratings = corpora.lalor2018_ratings().iloc[:, :9]
-    k, total = 9, ratings.sum(axis=1)
-    expected = k / (k - 1) * (1 - ratings.var().sum() / total.var())
-    assert ctt.cronbach_alpha(ratings) == pytest.approx(expected, abs=1e-12)
-    rest = [ratings[item].corr(total - ratings[item]) for item in ratings]
-    np.testing.assert_allclose(ctt.item_rest_correlation(ratings), rest, atol=1e-12)
 
 
 def test_choices_are_counted_and_the_key_that_the_able_reject_is_suspect():

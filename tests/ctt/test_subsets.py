@@ -58,10 +58,8 @@ def test_the_smallest_size_keeps_to_the_threshold_from_there_on(population):
 
 
 def test_bad_input_is_refused_by_name(population, rng):
-    incomplete = population.copy()
-    incomplete.iloc[0, 3] = np.nan
     refused = [
-        (incomplete, 3, "lack responses"),
+        (population.mask(rng.random(population.shape) < 0.1), 3, "lack responses"),
         (population.iloc[:, :5], 3, "at least 6 items"),
         (population, 99, "outside"),
     ]

@@ -1,19 +1,17 @@
 """The screen for broken items, on banks whose faults are known.
 
-References: faults planted in simulated banks; statsmodels' StratifiedTable for drift; the largest
-likelihood over a grid of ceilings; ``ctt.item_rest_correlation``.
+References: faults planted in simulated banks; statsmodels' StratifiedTable for drift;
+``ctt.item_rest_correlation``.
 """
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.optimize import minimize
-from scipy.special import expit, xlogy
 from statsmodels.stats.contingency_tables import StratifiedTable
 
 from psychlm import ctt, irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt.broken_items import FAULTS, _ceiling
+from psychlm.irt.broken_items import FAULTS
 
 N_ITEMS = 40
 
@@ -77,24 +75,6 @@ def test_effects_equal_other_programs():
     ]
     expected = StratifiedTable([table.fillna(0).to_numpy() for table in tables]).oddsratio_pooled
     assert flags.loc[("drift", item), "effect"] == pytest.approx(np.log(expected), abs=1e-9)
-
-
-def test_the_ceiling_is_where_the_likelihood_is_largest():
-    theta = np.linspace(-2, 2, 20)
-    n = np.full(20, 200.0)
-    right = np.random.default_rng(0).binomial(200, 0.6 * expit(2 * theta + 0.5)).astype(float)
-
-    def profile(u):
-        def loss(x):
-            p = np.clip(u * expit(np.exp(x[0]) * theta + x[1]), 1e-9, 1 - 1e-9)
-            return -(xlogy(right, p) + xlogy(n - right, 1 - p)).sum()
-
-        return minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-6}).fun
-
-    grid = np.arange(0.4, 1, 0.005)
-    ceiling, p = _ceiling(right, n, theta)
-    assert ceiling == pytest.approx(grid[np.argmin([profile(u) for u in grid])], abs=0.006)
-    assert p < 0.001
 
 
 def test_responses_that_cannot_be_screened_are_named():

@@ -1,17 +1,15 @@
 """Differential item functioning, in two groups.
 
-References: statsmodels' StratifiedTable on the same tables; a direct optimisation by scipy; known
-parameters. The models of two groups themselves are compared with mirt in ``test_general``.
+References: statsmodels' StratifiedTable and Logit on the same answers; a direct optimisation by
+scipy; known parameters. ``test_general`` compares the models of two groups with mirt.
 """
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
 from scipy import optimize, stats
 from scipy.special import expit, logit, logsumexp
 from statsmodels.stats.contingency_tables import StratifiedTable
@@ -19,7 +17,6 @@ from statsmodels.stats.contingency_tables import StratifiedTable
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import dif_likelihood_ratio, mantel_haenszel
-from psychlm.irt.dif import _difference
 
 
 def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
@@ -37,21 +34,15 @@ def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
     return pd.concat([simulate.responses(*side, rng) for side in sides]), group
 
 
-def tables_of(responses, group, item, score):
-    """Build the 2 x 2 tables of an item stratum by stratum, as a reader would."""
-    tables = []
-    for _, answers in responses[item].groupby(score):
-        table = pd.crosstab(group[answers.index], answers)
-        table = table.reindex(["human", "model"], columns=[1.0, 0.0], fill_value=0)
-        tables.append(table.to_numpy(float))
-    return [table for table in tables if table.sum() > 1]
-
-
 def test_mantel_haenszel_equals_statsmodels_on_every_item(rng):
     responses, group = two_populations(rng, shifts={3: 1.5})
     ours = mantel_haenszel(responses, group, reference="human", purify=False).items
     for item in responses:
-        tables = tables_of(responses, group, item, responses.sum(axis=1))
+        strata = responses[item].groupby(responses.sum(axis=1))
+        tables = [pd.crosstab(group[answers.index], answers) for _, answers in strata]
+        sides = {"index": ["human", "model"], "columns": [1.0, 0.0], "fill_value": 0}
+        tables = [table.reindex(**sides).to_numpy(float) for table in tables]
+        tables = [table for table in tables if table.sum() > 1]
         theirs = StratifiedTable(tables)
         assert ours.loc[item, "log_odds"] == pytest.approx(theirs.logodds_pooled)
         assert ours.loc[item, "se"] == pytest.approx(theirs.logodds_pooled_se)
@@ -80,6 +71,35 @@ def test_purification_takes_biased_items_out_of_the_score(rng):
     assert (pure.items["in_matching"] == (pure.items["ets"] == "A")).all()
     bias, raw_bias = (found.items.loc[fair, "log_odds"].mean() for found in (pure, raw))
     assert abs(bias) < 0.5 * abs(raw_bias)
+
+
+def test_logistic_dif_equals_statsmodels_and_finds_a_shifted_item():
+    rng = np.random.default_rng(2)
+    known = simulate.items(12, rng, "1PL")
+    shifted = known.assign(b=known["b"] + 1.2 * (known.index == known.index[4]))
+    sides = [simulate.responses(rng.normal(size=400), k, rng) for k in (known, shifted)]
+    data = pd.concat(sides, ignore_index=True).rename_axis("person")
+    focal, score = np.repeat([0.0, 1.0], 400), data.mean(axis=1).to_numpy()
+    found = irt.dif_logistic(data, focal)
+    assert found["p_adjusted"].idxmin() == data.columns[4]
+    of_item, columns = found.iloc[4], np.c_[np.ones(800), score, focal, score * focal]
+    null, one, two, both = (
+        sm.Logit(data.iloc[:, 4], columns[:, :k]).fit(disp=0) for k in (1, 2, 3, 4)
+    )
+    assert of_item["chi2"] == pytest.approx(2 * (both.llf - one.llf), rel=1e-6)
+    assert of_item["log_odds"] == pytest.approx(two.params.iloc[2], rel=1e-4)
+    assert of_item["log_odds"] < 0  # harder for the focal group
+    assert of_item["se"] == pytest.approx(two.bse.iloc[2], rel=1e-4)
+    # R-square of Nagelkerke (1991).
+    less, more = (1 - np.exp((null.llf - fit.llf) / 400) for fit in (one, both))
+    gain = (more - less) / (1 - np.exp(null.llf / 400))
+    assert of_item["delta_r2"] == pytest.approx(gain, rel=1e-5)
+    assert (found["class"] == np.where(found["delta_r2"] < 0.035, "A", "B")).all()
+    # An item that the score separates, or that all answer alike, has no estimates.
+    data[["easy", "split"]] = np.column_stack([np.ones(800), score > 0.5])
+    apart = irt.dif_logistic(data, focal).loc[["easy", "split"]]
+    assert apart.drop(columns="class").isna().all(axis=None)
+    assert (apart["class"] == "").all()
 
 
 @pytest.mark.parametrize(("model", "df"), [("2PL", 2), ("1PL", 1)])
@@ -115,69 +135,49 @@ def test_statistics_are_gains_between_two_fits_both_ways():
 @pytest.mark.exhaustive  # fits of two groups with upper asymptotes take some seconds each
 def test_the_baseline_of_a_4pl_with_anchors_is_the_maximum_of_a_direct_optimisation():
     """An integral by NumPy, climbed by scipy in all parameters, ends nowhere above the fit."""
-    rng, n = np.random.default_rng(0), 1500
-    shift = np.zeros((2 * n, 6))
-    shift[n:, 2] = 0.9
-    theta = np.r_[rng.normal(0, 1, n), rng.normal(0.4, 1.2, n)]
-    p = 0.15 + 0.78 * expit(1.8 * (theta[:, None] - np.linspace(-1.2, 1.2, 6) - shift))
-    x = pd.DataFrame((rng.random(p.shape) < p).astype(float), columns=list("abcdef"))
-    group = np.repeat(["reference", "focal"], n)
+    rng, names = np.random.default_rng(0), list("abcdef")
+    items = pd.DataFrame({"a": 1.8, "b": np.linspace(-1.2, 1.2, 6), "c": 0.15, "u": 0.93}, names)
+    shifted = items.assign(b=items["b"] + 0.9 * (items.index == "c"))
+    sides = [(rng.normal(0, 1, 1500), items), (rng.normal(0.4, 1.2, 1500), shifted)]
+    answers = [simulate.responses(*side, rng, model="4PL") for side in sides]
+    x = pd.concat(answers, ignore_index=True).rename_axis("person")
     priors = {"slope": irt.LogNormal(0.5, 0.4), "guessing": irt.Beta(5, 17)}
     priors["upper"] = irt.Beta(17, 2)
-    options = {"model": "4PL", "priors": priors}
-    found = dif_likelihood_ratio(x, group, anchors=list("abef"), **options)
+    options = {"anchors": list("abef"), "model": "4PL", "priors": priors}
+    found = dif_likelihood_ratio(x, np.repeat(["reference", "focal"], 1500), **options)
     assert (found.items["df"] == 4).all()
     assert found.items["converged"].all()
     assert found.items.loc["c", "p"] < 1e-8 < 0.05 < found.items.loc["d", "p"]
     assert found.items.loc["c", "b_difference"] == pytest.approx(0.9, abs=0.3)
 
-    fit, free = found.baseline, [2, 3]
+    # Columns of the parameters: the reference group's six items, and the focal group's c and d.
+    columns = [[0, 1, 2, 3, 4, 5], [0, 1, 6, 7, 4, 5]]
+    patterns = [np.unique(side, axis=0, return_counts=True) for side in answers]
     nodes = np.linspace(-8, 8, 161)
-    patterns = {
-        label: np.unique(x[group == label].to_numpy(), axis=0, return_counts=True)
-        for label in ("reference", "focal")
-    }
 
-    def loglik_and_prior(v: np.ndarray) -> tuple[float, float]:
-        a, d, low, high = np.c_[v[:24].reshape(4, 6), v[24:-2].reshape(4, 2)]
+    def loglik_and_prior(flat):
+        parameters, moments, loglik = flat[:-2].reshape(4, 8), [(0, 0), flat[-2:]], 0.0
+        a, _, low, high = parameters
         log_prior = stats.norm.logpdf(np.log(a), 0.5, 0.4) - np.log(a)
         log_prior += stats.beta.logpdf(expit(low), 5, 17) + stats.beta.logpdf(expit(high), 17, 2)
-        loglik, columns = 0.0, np.arange(6)
-        for label, (answers, count) in patterns.items():
-            mean, log_sd = v[-2:] if label == "focal" else (0.0, 0.0)
-            if label == "focal":
-                columns[free] = [6, 7]
-            a_, d_, low_, high_ = (row[columns] for row in (a, d, low, high))
-            right = expit(low_) + (expit(high_) - expit(low_)) * expit(np.outer(nodes, a_) + d_)
-            log_p = np.log(right) @ answers.T + np.log1p(-right) @ (1 - answers).T
+        for chosen, (mean, log_sd), (x, count) in zip(columns, moments, patterns, strict=True):
+            a, d, low, high = parameters[:, chosen]
+            right = expit(low) + (expit(high) - expit(low)) * expit(np.outer(nodes, a) + d)
+            log_p = np.log(right) @ x.T + np.log1p(-right) @ (1 - x).T
             log_p += stats.norm.logpdf(nodes, mean, np.exp(log_sd))[:, None]
             loglik += count @ (logsumexp(log_p, axis=0) + np.log(nodes[1] - nodes[0]))
         return loglik, log_prior.sum()
 
-    rows = [
-        np.c_[table[["a", "d"]], logit(table[["c", "u"]])]
-        for table in (fit.in_group(label).items for label in ("reference", "focal"))
-    ]
+    fit = found.baseline
+    reference, focal = (fit.in_group(label).items for label in ("reference", "focal"))
+    estimates = pd.concat([reference, focal.loc[["c", "d"]]])
     moments = fit.groups.loc["focal", ["mean", "sd"]].to_numpy(float)
-    start = np.r_[rows[0].T.ravel(), rows[1][free].T.ravel(), moments[0], np.log(moments[1])]
+    start = np.r_[estimates["a"], estimates["d"], logit(estimates["c"]), logit(estimates["u"])]
+    start = np.r_[start, moments[0], np.log(moments[1])]
     assert loglik_and_prior(start) == pytest.approx((fit.loglik, fit.log_prior), abs=0.01)
     settings = {"method": "L-BFGS-B", "options": {"maxiter": 30}}
-    best = optimize.minimize(lambda v: -sum(loglik_and_prior(v)), start, **settings)
+    best = optimize.minimize(lambda flat: -sum(loglik_and_prior(flat)), start, **settings)
     assert -best.fun < fit.loglik + fit.log_prior + 0.01
-
-
-def test_flat_items_have_no_difference_in_difficulty_and_bring_no_warning():
-    """Their difficulties are infinite in both groups: there is nothing to take the mean of."""
-    responses, group = two_populations(np.random.default_rng(2), n_items=6)
-    fit = irt.fit(responses, "2PL", group=group.map({"human": "reference", "model": "focal"}))
-    slopes = {"a": 0.0, "b": np.inf}
-    flat = replace(
-        fit, items=fit.items.assign(**slopes), group_items=fit.group_items.assign(**slopes)
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = _difference(flat, responses.columns[0])
-    assert np.isnan(found["b_difference"])
 
 
 def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():

@@ -9,7 +9,6 @@ from scipy import stats
 from scipy.special import expit
 
 from psychlm import irt
-from psychlm.frames import FrameError
 from psychlm.irt.dimensionality import cell_probabilities, eigenvalues, tetrachoric
 from psychlm.papers.lalor2020_test_sets import parallel_analysis, rotate, two_factor
 
@@ -19,20 +18,15 @@ def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):
     covariance = [[1, correlation], [correlation, 1]]
     theta = rng.multivariate_normal([0, 0], covariance, n_persons)
     linear = slope * np.repeat(theta, 5, axis=1) + np.tile(np.linspace(-1, 1, 5), 2)
-    right = rng.random(linear.shape) < expit(linear)
-    return pd.DataFrame(
-        right * 1.0, columns=[f"{ability}{k}" for ability in "ab" for k in range(5)]
-    )
+    right = (rng.random(linear.shape) < expit(linear)).astype(float)
+    return pd.DataFrame(right, columns=[f"{ability}{k}" for ability in "ab" for k in range(5)])
 
 
 @pytest.mark.parametrize("rho", [-0.99, -0.5, 0.0, 0.3, 0.9, 0.99])
 def test_quadrants_of_the_bivariate_normal_equal_scipy(rho):
     h, k = np.array([0.5, -1.5, 2.0, 1.3, -2.2]), np.array([0.2, -1.2, -1.0, 1.35, 1.0])
     ours = cell_probabilities(np.full(5, np.arcsin(rho)), h, k)
-    both = [
-        stats.multivariate_normal.cdf([-a, -b], cov=[[1, rho], [rho, 1]])
-        for a, b in zip(h, k, strict=True)
-    ]
+    both = stats.multivariate_normal.cdf(-np.c_[h, k], cov=[[1, rho], [rho, 1]])
     np.testing.assert_allclose(ours[3], both, atol=1e-7)
     np.testing.assert_allclose(ours.sum(axis=0), 1, atol=1e-12)
 
@@ -55,8 +49,7 @@ def test_correlations_and_eigenvalues_equal_psych(dataset, reference_dir, read_r
     expected = pd.read_csv(reference_dir / "irt" / "tetrachoric_eigenvalues.csv").query(chosen)
     values = np.linalg.eigvalsh(smoothed(found))[::-1]
     np.testing.assert_allclose(values, expected.sort_values("k").eigenvalue, atol=2e-4)
-    ours = eigenvalues(responses)
-    np.testing.assert_allclose(ours, np.linalg.eigvalsh(found)[::-1])
+    np.testing.assert_allclose(eigenvalues(responses), np.linalg.eigvalsh(found)[::-1])
 
 
 def test_correlations_of_cut_normals_are_recovered_with_gaps(rng):
@@ -64,16 +57,6 @@ def test_correlations_of_cut_normals_are_recovered_with_gaps(rng):
     latent = rng.multivariate_normal(np.zeros(3), truth, 40_000)
     cut = pd.DataFrame((latent > [0.5, -1.0, 0.0]) * 1.0).mask(rng.random(latent.shape) < 0.3)
     np.testing.assert_allclose(tetrachoric(cut.dropna(how="all")), truth, atol=0.04)
-
-
-def test_items_without_variance_or_common_persons_are_refused_by_name():
-    refused = {
-        r"'a'.*drop_constant": {"a": [1.0, 1, 1], "b": [0.0, 1, 0]},
-        "never answered by the same": {"a": [1.0, 0, np.nan, np.nan], "b": [np.nan, np.nan, 0, 1]},
-    }
-    for message, responses in refused.items():
-        with pytest.raises(FrameError, match=message):
-            tetrachoric(pd.DataFrame(responses))
 
 
 def test_parallel_analysis_counts_the_abilities(rng):
@@ -113,12 +96,12 @@ def test_two_clusters_come_apart_after_rotation_and_a_second_factor_is_tested(rn
         assert len(set(values.argmax(axis=1))) == 1
     assert rotated.factor_correlation.iloc[0, 1] == pytest.approx(0.3, abs=0.12)
     alike = two_clusters(rng, 800, correlation=0.999)
-    tests = [
+    found, none = (
         irt.likelihood_ratio(irt.fit(answers, "2PL", standard_errors=False), factors)
         for answers, factors in ((responses, two), (alike, two_factor(alike)))
-    ]
-    assert [test.df for test in tests] == [9, 9]
-    assert tests[0].p < 1e-10 < tests[1].p
+    )
+    assert found.df == none.df == 9
+    assert found.p < 1e-10 < none.p
 
 
 def test_a_3pl_finds_what_guessing_adds(rng):
@@ -132,16 +115,19 @@ def test_a_3pl_finds_what_guessing_adds(rng):
     assert three.items["c"].mean() == pytest.approx(0.25, abs=0.1)
 
 
-def test_what_two_factors_cannot_be_fitted_to_is_refused(rng):
+def test_what_has_no_correlations_or_factors_is_refused(rng):
+    constant = pd.DataFrame({"a": [1.0, 1, 1], "b": [0.0, 1, 0]})
+    apart = pd.DataFrame({"a": [1.0, 0, np.nan, np.nan], "b": [np.nan, np.nan, 0, 1]})
     responses = two_clusters(rng, 100)
-    refused = [
-        (responses.iloc[:, :3], "2PL", "at least 4 items"),
-        (responses.assign(a0=1.0), "2PL", "'a0'"),
-        (responses, "1PL", "'2PL' or '3PL'"),
-    ]
-    for answers, model, message in refused:
-        with pytest.raises(ValueError, match=message):
-            two_factor(answers, model=model)
+    for refused, answers, options, message in (
+        (tetrachoric, constant, {}, r"'a'.*drop_constant"),
+        (tetrachoric, apart, {}, "never answered by the same"),
+        (two_factor, responses.iloc[:, :3], {}, "at least 4 items"),
+        (two_factor, responses.assign(a0=1.0), {}, "'a0'"),
+        (two_factor, responses, {"model": "1PL"}, "'2PL' or '3PL'"),
+    ):
+        with pytest.raises(ValueError, match=message):  # FrameError is one
+            refused(answers, **options)
 
 
 def test_a_target_of_zeros_gives_principal_axes_and_recovers_a_known_pattern(rng):

@@ -148,7 +148,7 @@ def test_predicted_difficulties_are_priors_and_constant_items_are_finite(rng, tm
     assert (again.residual_sd, again.method) == (fit.residual_sd, "laplace")
 
 
-def test_what_a_prior_cannot_go_with_is_refused(rng):
+def test_what_a_prior_or_kinds_of_items_cannot_go_with_is_refused(rng):
     responses, x, _ = explained_responses(rng, n_items=6, n_persons=20)
     five = pd.DataFrame(rng.normal(size=(6, 4)), x.index, list("abcd"))
     for model, prior, options, message in (
@@ -159,6 +159,10 @@ def test_what_a_prior_cannot_go_with_is_refused(rng):
     ):
         with pytest.raises(ValueError, match=message):  # FrameError is one
             irt.fit(responses, model, difficulty_prior=prior, **options)
+    kinds, group = pd.Series("one", x.index), np.repeat(["r", "f"], 10)
+    for given, message in (kinds[1:], "item-0.*have no kind"), (kinds, "1 kinds of 6 items"):
+        with pytest.raises(FrameError, match=message):
+            irt.dif_explanatory(responses, group, given)
 
 
 def test_dif_explained_by_kinds_of_items_equals_glmer(glmer, verbal_aggression):
@@ -206,11 +210,3 @@ def test_dif_that_was_put_in_is_found_and_none_is_found_where_there_is_none(rng,
     else:
         assert found.sds[["difference_of_kinds", "difference_of_items"]].max() < 0.15
         assert found.items["difference"].abs().max() < 0.2
-
-
-def test_kinds_that_do_not_fit_the_items_are_refused(verbal_aggression):
-    responses, gender, items = verbal_aggression
-    with pytest.raises(FrameError, match="S1DoCurse.*have no kind"):
-        irt.dif_explanatory(responses, gender, items["by"].drop("S1DoCurse"))
-    with pytest.raises(FrameError, match="1 kinds of 24 items"):
-        irt.dif_explanatory(responses, gender, items["by"].map(lambda _: "one"))

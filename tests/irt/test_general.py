@@ -1,19 +1,16 @@
 """Graded, partial-credit and 4PL items, groups, linking, reliability, against mirt and equateIRT.
 
-References: mirt 1.45.1 (tests/reference/irt/more), equateIRT for linking constants, a direct
-optimisation for logistic DIF; known parameters where no program gives them.
+References: mirt 1.45.1 (tests/reference/irt/more), equateIRT for linking constants; known
+parameters where no program gives them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize
-from scipy.special import expit, log_expit
 
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
@@ -64,10 +61,12 @@ def test_a_refit_begins_at_the_table_of_an_earlier_polytomous_fit(science):
     again = irt.fit(data, "graded", start=first.items, standard_errors=False)
     assert again.n_iterations < first.n_iterations
     assert again.loglik == pytest.approx(first.loglik, abs=1e-5)
-    with pytest.raises(FrameError, match="are not in start"):
-        irt.fit(data, "graded", start=first.items.iloc[1:])
-    with pytest.raises(FrameError, match="other categories"):
-        irt.fit(data, "graded", start=first.items.drop(columns=["b3", "d3"]))
+    for start, message in (
+        (first.items.iloc[1:], "are not in start"),
+        (first.items.drop(columns=["b3", "d3"]), "other categories"),
+    ):
+        with pytest.raises(FrameError, match=message):
+            irt.fit(data, "graded", start=start)
 
 
 def test_forms_of_polytomous_items_are_judged_by_the_information_of_mirt(science, mirt):
@@ -136,9 +135,7 @@ def test_4pl_with_fixed_asymptotes_equals_mirt(mirt):
 def test_4pl_with_priors_recovers_known_parameters():
     rng = np.random.default_rng(1)
     known = simulate.items(15, rng, "2PL").assign(c=0.15, u=0.9)
-    theta = rng.normal(size=4000)
-    p = irt.curves.probability(theta, known)
-    data = pd.DataFrame((rng.random(p.shape) < p).astype(float), columns=known.index)
+    data = simulate.responses(rng.normal(size=4000), known, rng, model="4PL")
     priors = {"guessing": irt.Beta(15, 85), "upper": irt.Beta(90, 10)}
     fit = irt.fit(data, "4PL", priors=priors, standard_errors=False)
     assert fit.converged
@@ -182,12 +179,9 @@ def test_linking_constants_equal_equate_irt(mirt):
 
 
 @pytest.mark.parametrize("model", ["graded", "gpcm"])
-def test_linking_undoes_a_change_of_scale_of_polytomous_fits_and_tables(science, model):
-    data, fit = science[0].iloc[:5], science[1][model]
-    moved, grid = irt.link(fit, slope=1.4, intercept=0.3), np.linspace(-3, 3, 7)
-    np.testing.assert_allclose(moved.probability(1.4 * grid + 0.3), fit.probability(grid))
-    expected = 1.4 * fit.score(data)["theta"] + 0.3
-    np.testing.assert_allclose(moved.score(data)["theta"], expected, atol=1e-5)
+def test_linking_constants_of_polytomous_fits_and_tables_undo_a_change_of_scale(science, model):
+    fit = science[1][model]
+    moved = irt.link(fit, slope=1.4, intercept=0.3)
     found = irt.linking_constants(fit, moved)
     np.testing.assert_allclose(found.loc["Stocking-Lord", ["slope", "intercept"]], [1.4, 0.3], 1e-3)
     # Other slopes, but the same difficulties.
@@ -215,38 +209,6 @@ def test_reliability_and_plausible_values_equal_mirt(reference_dir, mirt):
     pd.testing.assert_frame_equal(draws, fit.plausible_values(data, 40, seed=1))
 
 
-def test_logistic_dif_equals_a_direct_optimisation_and_finds_a_shifted_item():
-    rng = np.random.default_rng(2)
-    known = simulate.items(12, rng, "1PL")
-    shifted = known.assign(b=known["b"] + 1.2 * (known.index == known.index[4]))
-    sides = [simulate.responses(rng.normal(size=400), k, rng) for k in (known, shifted)]
-    data = pd.concat(sides, ignore_index=True).rename_axis("person")
-    focal, score = np.repeat([0.0, 1.0], 400), data.mean(axis=1).to_numpy()
-    found = irt.dif_logistic(data, focal)
-    assert found["p_adjusted"].idxmin() == data.columns[4]
-    of_item, sign = found.iloc[4], 2 * data.iloc[:, 4].to_numpy() - 1
-    columns = np.column_stack([np.ones_like(score), score, focal, score * focal])
-    null, one, two, both = (
-        optimize.minimize(lambda v, k=k: -log_expit(sign * (columns[:, :k] @ v)).sum(), np.zeros(k))
-        for k in (1, 2, 3, 4)
-    )
-    assert of_item["chi2"] == pytest.approx(2 * (one.fun - both.fun), rel=1e-6)
-    assert of_item["log_odds"] == pytest.approx(two.x[2], rel=1e-4)
-    assert of_item["log_odds"] < 0  # harder for the focal group
-    p = expit(columns[:, :3] @ two.x)
-    covariance = np.linalg.inv((columns[:, :3].T * (p * (1 - p))) @ columns[:, :3])
-    assert of_item["se"] == pytest.approx(covariance[2, 2] ** 0.5, rel=1e-4)
-    less, more = (1 - np.exp((fit.fun - null.fun) / 400) for fit in (one, both))
-    gain = (more - less) / (1 - np.exp(-null.fun / 400))
-    assert of_item["delta_r2"] == pytest.approx(gain, rel=1e-5)
-    assert (found["class"] == np.where(found["delta_r2"] < 0.035, "A", "B")).all()
-    # An item that the score separates, or that all answer alike, has no estimates.
-    data[["easy", "split"]] = np.column_stack([np.ones(800), score > 0.5])
-    apart = irt.dif_logistic(data, focal).loc[["easy", "split"]]
-    assert apart.drop(columns="class").isna().all(axis=None)
-    assert (apart["class"] == "").all()
-
-
 def test_polytomous_fits_are_saved_and_what_has_no_answer_is_refused(science, tmp_path):
     data, fits = science
     fits["gpcm"].to_json(tmp_path / "fit.json")
@@ -268,16 +230,13 @@ def test_a_fit_of_several_groups_scores_and_is_judged_in_a_named_group_only(two_
     item = responses.columns[0]
     fit = irt.fit(responses, "2PL", group=group, free=[item], standard_errors=False)
     judges = [irt.s_x2, irt.ld_x2, irt.q3, irt.person_fit, irt.infit_outfit, irt.m2, confirm]
-    calls = [partial(judge, fit) for judge in judges]
-    calls += [fit.score, fit.posterior, fit.plausible_values, fit.reliability]
-    for call in calls:
+    calls = [(judge, fit, responses) for judge in judges]
+    calls += [(fit.score, responses), (fit.posterior, responses), (fit.reliability, responses)]
+    calls += [(fit.plausible_values, responses), (fit.probability, 0.0), (fit.information, 0.0)]
+    calls += [(irt.link, fit), (irt.linking_constants, fit, fit), (plots.information, fit)]
+    for call, *arguments in calls:
         with pytest.raises(ValueError, match=r"fit.in_group\(label\)"):
-            call(responses)
-    calls = [partial(function, 0.0) for function in (fit.probability, fit.information)]
-    calls += [partial(function, fit) for function in (irt.link, plots.information)]
-    for call in [*calls, partial(irt.linking_constants, fit, fit)]:
-        with pytest.raises(ValueError, match=r"fit.in_group\(label\)"):
-            call()
+            call(*arguments)
     # In a named group the item that differs has that group's own curve.
     first, second = (fit.in_group(label) for label in fit.groups.index)
     gap = second.score(responses)["theta"].mean() - first.score(responses)["theta"].mean()

@@ -1,16 +1,17 @@
-"""Fits as results: change of scale, files that were damaged, and what is refused."""
+"""Fits as results: change of scale, comparisons, figures, files that were damaged."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from psychlm import irt, simulate
+from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import curves
 from psychlm.irt.response_functions import MODELS, model_named
 
 
@@ -21,22 +22,28 @@ def people() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def fits(people):
-    return {model: irt.fit(people, model) for model in ("Rasch", "2PL")}
+def ratings() -> pd.DataFrame:
+    return corpora.lalor2018_ratings().iloc[:, :5]
 
 
-@pytest.mark.parametrize("model", ["Rasch", "2PL"])
-def test_linking_moves_scores_and_leaves_probabilities(people, fits, model):
+@pytest.fixture(scope="module")
+def fits(people, ratings):
+    kinds = [("Rasch", people), ("2PL", people), ("graded", ratings), ("gpcm", ratings)]
+    return {model: irt.fit(answered, model) for model, answered in kinds}
+
+
+@pytest.mark.parametrize("model", ["Rasch", "2PL", "graded", "gpcm"])
+def test_linking_moves_scores_and_leaves_probabilities(people, ratings, fits, model):
     fit, theta = fits[model], np.linspace(-3, 3, 7)
+    # Far from steep items of ratings, an error of 1e-6 in ability moves its error by 5e-5.
+    responses, rtol = (people, 1e-5) if MODELS[model].dichotomous else (ratings, 1e-4)
     linked = irt.link(fit, slope=15, intercept=100)
-    np.testing.assert_allclose(
-        curves.probability(100 + 15 * theta, linked.items), curves.probability(theta, fit.items)
-    )
+    np.testing.assert_allclose(linked.probability(100 + 15 * theta), fit.probability(theta))
     for method in ("eap", "map", "ml", "wle"):
-        before, after = fit.score(people, method), linked.score(people, method)
+        before, after = fit.score(responses, method), linked.score(responses, method)
         np.testing.assert_allclose(after["theta"], 100 + 15 * before["theta"], atol=1e-5)
-        np.testing.assert_allclose(after["se"], 15 * before["se"], rtol=1e-5)
-    posterior, eap = linked.posterior(people), linked.score(people)["theta"]
+        np.testing.assert_allclose(after["se"], 15 * before["se"], rtol=rtol)
+    posterior, eap = linked.posterior(responses), linked.score(responses)["theta"]
     np.testing.assert_allclose(posterior.weights @ posterior.nodes, eap, atol=1e-8)
 
 
@@ -81,11 +88,31 @@ def test_fits_to_the_same_data_share_a_hash_and_likelihood_ratios_take_no_others
     matrix = people.fillna(255).to_numpy().astype(np.uint8)
     as_matrix = irt.fit(matrix, "Rasch", item_names=people.columns, standard_errors=False)
     assert as_matrix.data_hash == fits["Rasch"].data_hash == fits["2PL"].data_hash
-    assert irt.likelihood_ratio(fits["Rasch"], fits["2PL"]).df == 7
     for changed in (people.iloc[:-1], people.iloc[:, :-1], people.rename(columns={"item-1": "x"})):
         other = irt.fit(changed, "Rasch", standard_errors=False)
         with pytest.raises(ValueError, match="different responses"):
             irt.likelihood_ratio(other, fits["2PL"])
+
+
+def test_likelihood_ratios_are_those_of_textbooks_and_compare_no_other_likelihoods(people, fits):
+    """With integrated difficulties on one side, p of one model against itself would be 3e-11."""
+    rasch, two = fits["Rasch"], fits["2PL"]
+    found, chi2 = irt.likelihood_ratio(rasch, two), 2 * (two.loglik - rasch.loglik)
+    assert (found.chi2, found.df) == (chi2, 7)
+    assert found.p == pytest.approx(stats.chi2.sf(chi2, 7))
+    features = pd.DataFrame({"last": people.columns == people.columns[-1]}, people.columns)
+    integrated = irt.fit(people, "Rasch", difficulty_prior=features.astype(float))
+    with_prior = irt.fit(people, "2PL", priors={"slope": irt.LogNormal(0, 0.5)})
+    refused = [
+        (two, rasch, "give the small"),
+        (rasch, replace(two, loglik=rasch.loglik - 1), r"lower by 1.000 nats"),
+        (integrated, rasch, "cannot be compared"),
+        (integrated, two, "cannot be compared"),
+        (rasch, with_prior, "fit both models without priors"),
+    ]
+    for small, big, message in refused:
+        with pytest.raises(ValueError, match=message):
+            irt.likelihood_ratio(small, big)
 
 
 def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(people, fits, tmp_path):
@@ -110,3 +137,32 @@ def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(people, fits, t
     path.write_text("{}")
     with pytest.raises(ValueError, match="not a fit"):
         irt.IRTFit.from_json(path)
+
+
+def test_drawn_curves_are_those_of_the_model_and_points_the_observed_shares():
+    data = corpora.lsat6()
+    fit, item = irt.fit(data, "2PL"), data.columns[2]
+    ax = plots.item_curves(fit, [item], data, ax=plt.figure().gca())
+    x, y = ax.lines[0].get_data()
+    np.testing.assert_allclose(y, irt.curves.probability(x, fit.items.loc[[item]])[:, 0])
+    points = np.asarray(ax.containers[0].lines[0].get_ydata(), dtype=float)
+    theta = fit.score(data)["theta"]
+    tenths = np.unique(np.quantile(theta, np.linspace(0, 1, 11)))
+    group = np.clip(np.searchsorted(tenths, theta) - 1, 0, None)
+    np.testing.assert_allclose(points, [data[item][group == g].mean() for g in np.unique(group)])
+    plt.close()
+
+
+def test_figures_take_ratings_and_tables_of_every_statistic(people, ratings, fits):
+    """The examples of the figures draw the models and tables that are not here."""
+    graded, group = fits["graded"], np.where(np.arange(len(people)) % 2, "a", "b")
+    calls = [
+        (plots.item_curves, (graded, ratings.columns, ratings), "expected category"),
+        (plots.option_curves, (graded, ratings.columns[0], ratings), "probability"),
+        (plots.information, (graded, ratings.columns[:2]), "1 / logits"),
+        (plots.item_fit, (irt.infit_outfit(fits["2PL"], people),), "item"),
+        (plots.dif, (irt.dif_logistic(people.dropna(), group[: len(people.dropna())]),), "item"),
+    ]
+    for draw, arguments, label in calls:
+        assert label in draw(*arguments, ax=plt.figure().gca()).get_ylabel()
+        plt.close()

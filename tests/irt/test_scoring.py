@@ -1,22 +1,21 @@
-"""Abilities beside R's mirt, and beside maxima found by a general optimiser."""
+"""Abilities and test information beside R's mirt, and at the edges: extreme patterns, steep items.
+
+The integrals and maxima of every model are in ``test_models``.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize
-from scipy.special import expit
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import curves, scoring
-from psychlm.papers.lalor2020_ddaclae import KnownItems
-
-METHODS = ["EAP", "MAP", "ML", "WLE"]
+from psychlm.irt import curves
+from psychlm.papers.lalor2020_test_sets import empirical_curve
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["EAP", "MAP", "ML", "WLE"])
 @pytest.mark.parametrize("model", ["2PL", "3PL"])
 def test_scores_with_mirts_items_are_mirts_scores(dataset, model, method, mirt, read_responses):
     responses = read_responses(dataset)
@@ -32,44 +31,25 @@ def test_scores_with_mirts_items_are_mirts_scores(dataset, model, method, mirt, 
     np.testing.assert_allclose(found["se"][finite], expected[f"SE_{method}"][finite], rtol=0.01)
 
 
-def test_rasch_eap_meets_mirt_on_a_grid_wide_enough(dataset, reference_dir, read_responses):
-    responses = read_responses(dataset)
-    wide = pd.read_csv(reference_dir / "irt" / "rasch_wide_items.csv")
-    expected = wide[wide["dataset"] == dataset].sort_values("index")
-    found = irt.fit(responses, "Rasch").score(responses.iloc[: len(expected)])
-    np.testing.assert_allclose(found["theta"], expected["EAP_person_same_index"], atol=0.005)
-    np.testing.assert_allclose(found["se"], expected["SE_EAP_person_same_index"], rtol=0.01)
+@pytest.mark.parametrize("model", ["2PL", "Rasch"])
+@pytest.mark.parametrize("dataset", ["LSAT6", "LSAT7"])
+def test_test_information_is_mirts(dataset, model, mirt):
+    items = mirt("items", dataset, model).rename(columns={"intercept_d": "d"})
+    theirs = mirt("test_information", dataset, model)
+    found = curves.test_information(theirs["theta"], items[["a", "b", "c", "d"]])
+    np.testing.assert_allclose(found, theirs["test_information"], rtol=1e-4)
 
 
 def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores(rng):
     items = simulate.items(10, rng)
     extreme = pd.DataFrame([[1.0] * 10, [0.0] * 10], ["all", "none"], items.index)
-    ml = scoring.score(items, extreme, "ml")
+    ml = irt.score(items, extreme, "ml")
     assert ml["theta"].tolist() == [np.inf, -np.inf]
     assert ml["se"].isna().all()
     for method in ("eap", "map", "wle"):
-        found = scoring.score(items, extreme, method)
+        found = irt.score(items, extreme, method)
         assert np.isfinite(found).all(axis=None)
         assert found.loc["all", "theta"] > 0 > found.loc["none", "theta"]
-
-
-@pytest.mark.parametrize("method", ["map", "ml"])
-def test_modes_are_where_a_general_optimiser_finds_them(method):
-    rng = np.random.default_rng(3)
-    items = simulate.items(25, rng, "3PL")
-    answered = simulate.responses(rng.normal(size=15), items, rng, missing=0.2)
-    found = scoring.score(items, answered, method)
-    for person, row in answered[np.isfinite(found["theta"])].iterrows():
-        x, asked = row.dropna().to_numpy(), row.notna().to_numpy()
-
-        def negative(theta, x=x, asked=asked):
-            p = curves.probability(theta, items)[0][asked]
-            log_prior = -(theta**2) / 2 if method == "map" else 0
-            return -(x * np.log(p) + (1 - x) * np.log1p(-p)).sum() - log_prior
-
-        settings = {"bounds": (-8, 8), "method": "bounded", "options": {"xatol": 1e-9}}
-        best = optimize.minimize_scalar(negative, **settings)
-        assert negative(found.loc[person, "theta"]) <= best.fun + 1e-6
 
 
 def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):
@@ -77,7 +57,7 @@ def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):
     theta = pd.Series([-2.0, 0.0, 1.5], index=["low", "middle", "high"])
     answered = simulate.responses(theta, items, rng)
     for method in ("eap", "map", "ml", "wle"):
-        found = scoring.score(items, answered, method)
+        found = irt.score(items, answered, method)
         assert (found["se"] < 0.05).all()
         assert (np.abs(found["theta"] - theta) < 4 * found["se"]).all()
 
@@ -87,11 +67,11 @@ def test_new_persons_may_be_asked_some_of_the_items_only(rng):
     answered = simulate.responses(rng.normal(size=5), items, rng)
     masked = answered.copy()
     masked.iloc[:, 7:] = np.nan
-    found = scoring.score(items, answered.iloc[:, :7])
-    expected = scoring.score(items, masked.dropna(axis=1, how="all"))
+    found = irt.score(items, answered.iloc[:, :7])
+    expected = irt.score(items, masked.dropna(axis=1, how="all"))
     pd.testing.assert_frame_equal(found, expected, check_exact=False)
     with pytest.raises(FrameError, match="'unheard of'"):
-        scoring.score(items, answered.assign(**{"unheard of": 1.0}))
+        irt.score(items, answered.assign(**{"unheard of": 1.0}))
 
 
 @pytest.mark.parametrize("method", ["ml", "wle"])
@@ -104,22 +84,34 @@ def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     np.testing.assert_allclose(found, without, atol=1e-8)
 
 
-def test_abilities_are_those_of_irt_score(rng):
-    items = simulate.items(60, rng)
-    correct = rng.random((5, 60)) < rng.random((5, 1))
-    correct[0], correct[1] = True, False
-    responses = pd.DataFrame(correct.astype(float), columns=items.index)
-    for known in (items, items.assign(a=1.0, b=items["b"].round(0))):
-        found = KnownItems(known).ability(correct)
-        assert np.allclose(found, irt.score(known, responses, "ml"), atol=1e-7, equal_nan=True)
-        assert found["theta"].tolist()[:2] == [np.inf, -np.inf]
+def test_the_empirical_curve_follows_the_curve_that_made_the_answers(rng):
+    theta, item = rng.normal(size=20_000), pd.DataFrame({"a": [1.5], "b": [0.3]})
+    answered = (rng.random(len(theta)) < curves.probability(theta, item)[:, 0]).astype(float)
+    at = np.linspace(-1.5, 1.5, 7)
+    found = empirical_curve(theta, answered, at)
+    np.testing.assert_allclose(found, curves.probability(at, item)[:, 0], atol=0.03)
+    assert np.isnan(empirical_curve(theta, answered, [9.0])).all()
+    with pytest.raises(FrameError, match="at least 5"):
+        empirical_curve([0.0, 1.0, 2.0], [0, 1, 1], [0.5])
 
 
-def test_a_negative_slope_counts_against(rng):
-    items = pd.DataFrame({"a": [1.0, 1.5, -0.7], "b": [0.0, 0.5, -0.2]})
-    correct = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 1]], dtype=bool)
-    found = KnownItems(items).ability(correct)
-    theta = optimize.brentq(
-        lambda t: (items["a"] * (expit(items["a"] * (t - items["b"])) - correct[0])).sum(), -20, 20
-    )
-    assert found["theta"].tolist() == pytest.approx([theta, np.inf, -np.inf])
+def test_flat_items_have_their_intercepts_and_no_difficulty():
+    flat = pd.DataFrame({"a": [0.0], "b": [np.inf], "d": [1.0]})
+    np.testing.assert_allclose(curves.probability([-2.0, 2.0], flat), 1 / (1 + np.exp(-1)))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"a": None}, "columns a and b"),
+        ({"u": 1.2}, "upper asymptote"),
+        ({"c": 1.2}, "outside"),
+        ({"c": "often"}, "not all numbers"),
+        ({"d": [1.0, -2.0, 0.7]}, r"items \[0\] have a b and a d that disagree.*irt.link"),
+    ],
+)
+def test_tables_that_give_no_curve_are_refused(change, match):
+    items = pd.DataFrame({"a": [1.0, 2.0, 0.7], "b": [0.0, 1.0, -1.0], "c": [0.0, 0.2, 0.1]})
+    for function in (curves.probability, curves.item_information):
+        with pytest.raises(FrameError, match=match):
+            function(0.0, items.assign(**change).dropna(axis=1))
