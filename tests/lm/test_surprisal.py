@@ -353,36 +353,32 @@ def test_nan_and_impossible_words_have_a_reason(value, reasons, models):
     assert missing.tolist() == [reason == _surprisal.NOT_A_NUMBER for reason in reasons]
 
 
-def memory_for(monkeypatch, fits, error):
-    """Let only batches that fit go through the network."""
-    real = forward._values
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    ],
+)
+def test_out_of_memory_halves_the_batch_and_a_text_that_does_not_fit_loses_no_other(
+    error, models, monkeypatch
+):
+    monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
+    texts, real = [f"{SEA} {n}" for n in range(10)], forward._values
+    expected = lm.surprisal(texts, models("gpt2"))["surprisal_bits"]
 
     def small(model, batch, *given):
-        if not fits(batch):
+        if len(batch) > 3 or len(batch[0]) > 20:
             raise error
         return real(model, batch, *given)
 
     monkeypatch.setattr(forward, "_values", small)
-
-
-def test_out_of_memory_halves_the_batch_and_goes_on(models, monkeypatch):
-    texts = [f"{SEA} {n}" for n in range(10)]
-    monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
-    expected = lm.surprisal(texts, models("gpt2"))
-    error = torch.OutOfMemoryError("CUDA out of memory")
-    memory_for(monkeypatch, lambda batch: len(batch) <= 3, error)
-    with pytest.warns(RuntimeWarning, match="using half of it"):
-        scored = lm.surprisal(texts, models("gpt2"))
-    np.testing.assert_allclose(scored["surprisal_bits"], expected["surprisal_bits"], atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:.*using half of it")
-def test_a_text_that_memory_does_not_hold_loses_no_other(models, monkeypatch):
-    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
-    memory_for(monkeypatch, lambda batch: len(batch) * len(batch[0]) <= 12, error)
-    with pytest.warns(RuntimeWarning, match="its words have no value"):
-        scored = lm.surprisal(["the old", "she said " * 20], models("gpt2"))
-    assert scored["reason"].tolist() == ["", ""] + [_surprisal.NO_MEMORY] * 40
+    halved = pytest.warns(RuntimeWarning, match="using half of it")
+    with halved, pytest.warns(RuntimeWarning, match="its words have no value"):
+        scored = lm.surprisal([*texts, "she said " * 20], models("gpt2"))
+    long = scored["text_id"] == "11"
+    np.testing.assert_allclose(scored.loc[~long, "surprisal_bits"], expected, atol=1e-5)
+    assert scored.loc[long, "reason"].tolist() == [_surprisal.NO_MEMORY] * 40
 
 
 @pytest.mark.parametrize(
