@@ -9,21 +9,15 @@ from killed import kill_this_process, run_until_killed
 
 from psychlm import crowds, frames
 
-WORDS = [f"w{i}" for i in range(30)]
 
-
-def problem(n_train=60, n_items=15):
-    """Return the arguments of a small crowd of bags."""
+def problem(n_train=60):
+    """Return the arguments of a small crowd of heads on features."""
     rng = np.random.default_rng(5)
-    gold, answers = rng.integers(0, 2, n_train), rng.integers(0, 2, n_items)
-    train_texts, item_texts = (
-        [" ".join([*rng.choice(WORDS, 6), f"label{label}"]) for label in labels]
-        for labels in (gold, answers)
-    )
-    encoded = crowds.encode_texts(train_texts)
-    items = crowds.encode_texts(item_texts, vocabulary=encoded.vocabulary)
-    named = pd.Series(answers, index=[f"q{i}" for i in range(n_items)])
-    return {"network": "bag", "inputs": encoded, "targets": gold, "items": items, "answers": named}
+    classes = rng.integers(0, 2, 75)
+    features = crowds.encode_images(rng.normal(size=(75, 4)) + classes[:, None])
+    answers = pd.Series(classes[60:], index=[f"q{i}" for i in range(15)])
+    train = {"inputs": features[:n_train], "targets": classes[:n_train]}
+    return {"network": "encoder", "items": features[60:], "answers": answers, **train}
 
 
 OPTIONS = {"n_models": 9, "seed": 1, "epochs": 3, "batch_size": 8}
