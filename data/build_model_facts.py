@@ -234,7 +234,9 @@ def compute_confusion() -> None:
     parts: dict[tuple[str, ...], pd.DataFrame] = {}
     described: dict[str, dict[str, Any]] = {}
     for bank in CONFUSED:
-        for name, changed in presentations(items(bank, N_PROBED)).items():
+        put = presentations(items(bank, N_PROBED))
+        del put["original"]  # stored in benchmarks
+        for name, changed in put.items():
             listed = name.startswith("listed")
             asked_of = MODELS if listed else (*MODELS, HEAD)
             parts[bank, name], about = choice_scores(changed, asked_of, listed=listed)

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 # Workers share the cores: one thread each, set before torch and BLAS start.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -21,6 +20,11 @@ from browser import CHROMIUM, Chromium
 ROOT = Path(__file__).resolve().parents[1]
 SHARE = ROOT.parent / "shared"
 IN_CI = bool(os.environ.get("PSYCHLM_REQUIRE_DATA"))
+
+# Downloads fail at once, but those from servers of the tests themselves.
+for variable in ("http_proxy", "https_proxy"):
+    os.environ[variable] = os.environ[variable.upper()] = "http://127.0.0.1:9"
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 
 
 def absent(what: str, why: str = f"looked in {SHARE.name}/ beside the checkout") -> None:
@@ -47,24 +51,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 pytest_runtest_setup = pytest_runtest_call  # fixtures, too, may lack them
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _nothing_is_downloaded() -> Iterator[None]:
-    """Let downloads fail at once, but those from servers of the tests themselves."""
-    import pooch
-    from requests.exceptions import ConnectionError as NoAnswer
-
-    download = pooch.HTTPDownloader.__call__
-
-    def from_here(self: Any, url: str, *arguments: Any, **options: Any) -> Any:
-        if urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
-            raise NoAnswer("tests download nothing")
-        return download(self, url, *arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pooch.HTTPDownloader, "__call__", from_here)
-        yield
 
 
 def shared(part: str) -> Path:

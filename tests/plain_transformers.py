@@ -19,16 +19,31 @@ def log_probabilities(
     return torch.log_softmax(logits.double() / temperature, dim=-1).numpy()
 
 
-def last_nats(network: Any, ids: list[int], n: int) -> np.ndarray:
-    """Return the log-probabilities of the last n tokens of a causal model's input, nats."""
-    table = log_probabilities(network, ids)
+def next_tokens(model: LanguageModel, read: list[int], temperature: float = 1.0) -> np.ndarray:
+    """Return log p of every token after each of those read, nats.
+
+    A permutation model has no place for what follows the last.
+    """
+    if model.kind != "permutation":
+        return log_probabilities(model.network, read, temperature)
+    tables, order = [], torch.arange(len(read))
+    for here in range(1, len(read)):  # one target at a time, hidden from all as what follows it
+        given = {"perm_mask": (order[None, :] >= order[:, None]).float()[None]}
+        given["target_mapping"] = (order == here).float()[None, None]
+        tables.append(log_probabilities(model.network, read, temperature, **given))
+    return np.concatenate(tables)
+
+
+def last_nats(model: LanguageModel, ids: list[int], n: int) -> np.ndarray:
+    """Return the log-probabilities of the last n tokens of an input read from the left, nats."""
+    table = next_tokens(model, ids)
     return np.array([table[i - 1, ids[i]] for i in range(len(ids) - n, len(ids))])
 
 
 def token_bits(model: LanguageModel, text: str) -> np.ndarray:
     """Return the surprisals of the tokens of a text after the start token, bits."""
     ids = model.tokenizer(text, add_special_tokens=False).input_ids
-    return -last_nats(model.network, [model.tokenizer.bos_token_id, *ids], len(ids)) / np.log(2)
+    return -last_nats(model, [model.tokenizer.bos_token_id, *ids], len(ids)) / np.log(2)
 
 
 def tokens_and_words(model: LanguageModel, text: str) -> tuple[list[int], np.ndarray]:

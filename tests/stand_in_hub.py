@@ -12,16 +12,16 @@ import string
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from unittest import mock
 
 import numpy as np
 import pytest
 import tiny_models
 from huggingface_hub import constants
+from serving import serving
 
 FAMILIES = {
     "openai-community/gpt2": "gpt2",
@@ -140,13 +140,9 @@ def served(name: str, folder: Path) -> Iterator[list[str]]:
                 self.wfile.write(content)
                 sent.extend([file.name] if is_file else [])
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    with server, pytest.MonkeyPatch.context() as patch:
-        Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        patch.setattr(constants, "ENDPOINT", address)
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    with serving(Hub) as address, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "ENDPOINT", address.rstrip("/"))
+        template = f"{address}{{repo_id}}/resolve/{{revision}}/{{filename}}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
         yield sent
-        server.shutdown()

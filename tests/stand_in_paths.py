@@ -89,6 +89,15 @@ def both(work: Callable) -> float:
     return float(np.nanmax(np.abs(on_cpu - on_card)))  # infinite abilities are equal, too
 
 
+def refuses_what_is_not_here(work: Callable) -> bool:
+    """Return whether a device that torch does not know is an error that says what to do."""
+    try:
+        work(device="tpu")
+    except ValueError as error:
+        return "use device='cpu' or device='auto'" in str(error)
+    return False
+
+
 def answers(n_persons: int, n_items: int, guessing: float = 0.0) -> np.ndarray:
     theta, slope = rng.normal(size=(n_persons, 1)), rng.lognormal(0, 0.3, n_items)
     right = 1 / (1 + np.exp(-(slope * theta + rng.normal(size=n_items))))
@@ -215,13 +224,14 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name, work in chain(responses(), reading_times(), networks(), mistakes()):
+        refuses = not name.startswith("planted") and refuses_what_is_not_here(work)
         costs.update(dict.fromkeys(costs, 0))
         begin = time.process_time()
         try:
             row = {"difference": both(work), "error": ""}
         except Exception as error:
             row = {"difference": None, "error": f"{type(error).__name__}: {error}"[:300]}
-        row |= costs | {"seconds": time.process_time() - begin}
+        row |= costs | {"refuses": refuses, "seconds": time.process_time() - begin}
         print(json.dumps({"path": name, **row}), flush=True)
 
 

@@ -129,29 +129,26 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(study, tmp_path, monkeypatch):
-    """Every command that shows what a file holds, in every column that it shows."""
+    """Commands that show what a file holds, in every column that they show, and errors."""
     monkeypatch.chdir(tmp_path)
-    word, model, fit = f"a{HOSTILE}b", study / "gpt2", "fit.json"
+    word, model = f"a{HOSTILE}b", study / "gpt2"
     Path("text.txt").write_text(f"the {word} man")
-    words = pd.DataFrame({"text_id": [word] * 2, "word_id": [1, 2], "word": [word, "man"]})
-    words.assign(sentence_id=word, **{f"note{HOSTILE}": word}).to_csv("words.csv", index=False)
+    words = pd.DataFrame({"text_id": word, "word_id": [1, 2], "word": word, "sentence_id": word})
+    words.assign(**{f"note{HOSTILE}": word}).to_csv("words.csv", index=False)
     named = corpora.lsat6().rename(columns="{}\x1b[31m".format, index=f"{{}}{HOSTILE}".format)
     named.astype(int).to_parquet("answers.parquet")
-    Path("bad.csv").write_text(f"person,{HOSTILE}q1\na,{HOSTILE}x\nb,y\n")
     items = (study / "items.jsonl").read_text().replace('"000"', json.dumps(f"0{HOSTILE}"))
     Path("items.jsonl").write_text(items)
     Path("none.jsonl").write_text(json.dumps({"id": word, HOSTILE: word}))
     for arguments in (
-        ["surprisal", "text.txt"],
-        ["surprisal", f"the {word} man", "--unit", "token"],
+        ["surprisal", "text.txt", "--unit", "token"],
         ["surprisal", "words.csv", "--entropy", "--rank"],
         ["surprisal", "words.csv", "--unit", "sentence"],
         ["surprisal", "the man", "--model", word],
-        ["irt", "fit", "answers.parquet", "--model", "1PL", "--out", fit],
-        ["irt", "score", fit, "answers.parquet"],
-        ["irt", "fit", "bad.csv", "--out", fit],
+        ["surprisal", "the man", "--out", f"{word}.xlsx"],
+        ["irt", "fit", "answers.parquet", "--model", "1PL", "--out", "fit.json"],
+        ["irt", "score", "fit.json", "answers.parquet"],
         ["responses", "items.jsonl", "--model", model, "--prompt", f"{{{HOSTILE}}}"],
-        ["responses", "none.jsonl", "--model", model],
         ["probes", "confuse", "none.jsonl", "--probe", "more-choices", "--out", "out.jsonl"],
         ["data", "where", word],
         ["new", word],

@@ -12,17 +12,15 @@ import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import command
 import pandas as pd
 import pytest
 from conftest import shared
 from killed import kill_this_process, run_until_killed
+from serving import serving
 
 from psychlm import data
 from psychlm.data import ChecksumError, DataError, DataMissingError
@@ -143,15 +141,6 @@ def test_the_rest_of_a_killed_download_is_no_dataset_and_goes_after_a_day(raw, m
         (raw / "toy" / "answers.csv").unlink()
 
 
-@contextmanager
-def serving(handler: Callable) -> Iterator[str]:
-    """Answer requests over HTTP on the loopback address; yield the address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
 @pytest.mark.parametrize(
     ("sent", "says"), [(CONTENT[:5], "did not answer"), (b"x" * len(CONTENT), "thrown away")]
 )
@@ -220,8 +209,7 @@ def test_a_recipe_makes_the_registered_file_from_the_original_that_is_served(nam
     if name.startswith("comprehenotes") and shutil.which("Rscript") is None:
         pytest.skip("no R on PATH, which reads the release")
     registry = data.registry().copy()
-    handler = partial(SimpleHTTPRequestHandler, directory=shared(ORIGINALS[name]))
-    with serving(handler) as address:
+    with serving(shared(ORIGINALS[name])) as address:
         registry["url"] = registry["url"].str.replace(PUBLIC, address, regex=True)
         root = new_checkout(registry)
         pulled = command.run("data", "pull", name)

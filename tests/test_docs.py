@@ -84,8 +84,7 @@ def site(tmp_path_factory):
     if shutil.which("mkdocs", path=Path(sys.executable).parent) is None:
         absent("mkdocs, of the extra 'docs',")
     folder = tmp_path_factory.mktemp("site")
-    no_network = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
-    environment = os.environ | no_network | {"NO_MKDOCS_2_WARNING": "1"}
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -104,15 +103,6 @@ def test_the_site_asks_nothing_of_the_network(site):
     fetched = re.compile(r"(?:url\(|@import )[\"']?(?:https?:)?//")
     for sheet in site.rglob("*.css"):
         assert not fetched.findall(sheet.read_text(encoding="utf-8")), sheet
-
-
-def test_every_public_module_is_in_the_reference_and_its_links_lead_somewhere(site):
-    pages = "".join(page.read_text("utf-8") for page in (site / "reference").glob("*.html"))
-    for name in ("lm.load", "irt.score", "ctt.difficulty", "frames.check_items"):
-        assert f'id="psychlm.{name}"' in pages
-    assert 'id="psychlm-irt-fit"' in pages and "--prior" in pages, "the commands' help"
-    assert ":func:`" not in pages and 'class="autorefs' in pages, "roles became links"
-    assert "longest input in tokens" in pages, "the comment behind a field is its description"
 
 
 def test_the_readme_and_the_page_of_results_repeat_the_verdicts():

@@ -53,7 +53,6 @@ def test_sound_responses_pass_as_floats_and_constant_items_are_named() -> None:
         ({"answer": -1}, "count from 0"),
         ({"choices": ["a"], "answer": 0}, "fewer than two choices"),
         ({"choices": "ab"}, "no list of text"),
-        ({"choices": None}, "no list of text"),
         ({"choices": ["a", None]}, "a choice that is not text"),
         ({"choices": ["a", " "]}, "an empty choice"),
         ({"choices": ["a", "b", "a "]}, "duplicate choices"),

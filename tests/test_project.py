@@ -5,8 +5,11 @@ Reference: pyproject.toml.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -26,6 +29,10 @@ CONDA_ONLY = {"python", "pip", "r-base", "r-mgcv", "r-lme4", "r-lmertest", "pand
 
 def bounds_by_name(requirements: list[str]) -> dict[str, str]:
     return dict(re.match(r"([\w.-]+)\s*(.*)", one).groups() for one in requirements)  # type: ignore[union-attr]
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
@@ -72,6 +79,44 @@ def test_links_and_options_of_the_command_in_the_documentation_exist() -> None:
             assert option in shown, f"psychlm {command} has no {option}"
 
 
+def test_no_body_of_a_function_is_longer_than_a_hundred_lines() -> None:
+    for file in (ROOT / "psychlm").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                short = not body or body[-1].end_lineno - body[0].lineno < 100
+                assert short, f"{file.name}: {node.name}"
+
+
+@pytest.mark.parametrize("hook", ["nbstripout", "codespell", "numpydoc"])
+def test_the_hooks_of_pre_commit_would_change_nothing(hook: str) -> None:
+    program = Path(sys.executable).with_name(hook)
+    if not program.exists():
+        pytest.skip(f"{hook} is not installed: make setup")
+    settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    (named,) = [one for one in settings["repos"][0]["hooks"] if one["id"] == hook]
+    tracked = output_of("git", "ls-files").splitlines()
+    files = [name for name in tracked if re.search(named.get("files", ""), name)]
+    files = [name for name in files if (ROOT / name).is_file()]
+    options = [*named["entry"].split()[1:], *(["--verify"] if hook == "nbstripout" else [])]
+    output_of(str(program), *options, *files)
+
+
+def test_a_release_sets_the_version_and_dates_the_changelog(tmp_path):
+    for name in ("psychlm/__init__.py", "CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    prepare = runpy.run_path(str(ROOT / ".ci" / "release.py"))["prepare"]
+    prepare(tmp_path, "7.8.9")
+    assert '__version__ = "7.8.9"' in (tmp_path / "psychlm" / "__init__.py").read_text()
+    citation = yaml.safe_load((tmp_path / "CITATION.cff").read_text())
+    assert citation["version"] == "7.8.9"
+    heading = f"## Unreleased\n\n## 7.8.9 - {citation['date-released']}\n"  # as in the first one
+    assert heading in (tmp_path / "CHANGELOG.md").read_text()
+    with pytest.raises(SystemExit, match="nothing under '## Unreleased'"):
+        prepare(tmp_path, "7.9.0")
+
+
 def table_of_files(page: str, files: int, licence: int) -> list[tuple[list[str], str]]:
     """Return from each row of a page's table the patterns of files and the licence."""
     lines = (ROOT / "data" / page).read_text().splitlines()
@@ -81,11 +126,11 @@ def table_of_files(page: str, files: int, licence: int) -> list[tuple[list[str],
 
 
 def test_every_committed_data_file_has_one_row_with_its_licence_and_no_row_lacks_its_file() -> None:
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."]
-    tracked = subprocess.run(listed, cwd=ROOT / "data", capture_output=True, text=True, check=True)
+    tracked = output_of("git", "ls-files", "--cached", "--others", "--exclude-standard", "data")
+    files = [name.removeprefix("data/") for name in tracked.splitlines()]
     rows = table_of_files("README.md", files=0, licence=3)
     licences = {pattern: licence for patterns, licence in rows for pattern in patterns}
-    for file in tracked.stdout.splitlines():
+    for file in files:
         same_depth = [one for one in licences if one.count("/") == file.count("/")]
         assert sum(Path(file).match(one) for one in same_depth) == 1, file
     assert not [pattern for pattern in licences if not list((ROOT / "data").glob(pattern))]
@@ -150,3 +195,27 @@ def test_an_error_that_no_optional_part_causes_is_tried_with_pip_and_stops_there
     assert "uv could not install (dns error); pip tries" in done.stdout
     assert "left out" not in done.stdout
     assert sum(call.startswith("pip") for call in calls) == 1
+
+
+def test_uv_gets_what_pip_is_configured_with(tmp_path, monkeypatch) -> None:
+    settings = """[global]
+index-url = https://packages.example/simple
+extra-index-url = https://one.example/simple
+    https://two.example/simple
+find-links = /wheels
+[install]
+find-links = /other wheels-too
+"""
+    (tmp_path / "pip.conf").write_text(settings)
+    for variable in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_CERT", "/certificates with a blank.pem")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine.example/simple")
+    printed = output_of("bash", "-c", f'eval "$({sys.executable} .ci/uv_settings.py)"; env')
+    variables = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
+    assert variables["UV_DEFAULT_INDEX"] == "https://mine.example/simple"  # the user's own
+    assert variables["UV_INDEX"] == "https://one.example/simple https://two.example/simple"
+    assert variables["UV_FIND_LINKS"] == "/other,wheels-too"
+    assert variables["SSL_CERT_FILE"] == "/certificates with a blank.pem"

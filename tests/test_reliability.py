@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -23,8 +24,9 @@ from psychlm.corpora import item_banks
 ON_LINUX = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="needs Linux's limits of memory"
 )
-# what libraries and their threads take is not what is tested
-WITHIN = """\
+COMMAND = "from psychlm import cli; cli.main()"
+# the same with 200 MB more than the libraries and their threads take, which is not what is tested
+WITHIN_200_MB = """\
 import io, resource, sys
 import pandas
 from psychlm import cli, frames, irt
@@ -34,18 +36,20 @@ pandas.read_parquet(table)
 small = pandas.DataFrame({"a": [0, 1, 0, 1], "b": [0, 1, 1, 0], "c": [1, 0, 1, 0]})
 irt.fit(small, standard_errors=False)
 pages = int(open("/proc/self/statm").read().split()[0])
-most = pages * resource.getpagesize() + int(sys.argv.pop(1))
+most = pages * resource.getpagesize() + 200_000_000
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 cli.main()
 """
-STARTED_WITHIN = "ulimit -v {}; exec {} -c 'from psychlm import cli; cli.main()' \"$@\""
 
 
-def psychlm(*command: object, **environment: str) -> subprocess.CompletedProcess:
-    """Run a command in a process of its own."""
+def psychlm(
+    *arguments: object, code: str = COMMAND, ulimit: str = "-c 0", **environment: str
+) -> subprocess.CompletedProcess:
+    """Run the command in a process of its own, under a limit of the shell."""
+    command = ["bash", "-c", f'ulimit {ulimit}; exec "$@"', "-", sys.executable, "-c", code]
     options = {"capture_output": True, "text": True, "timeout": 300}
     options["env"] = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run([str(part) for part in command], **options)
+    return subprocess.run([*command, *map(str, arguments)], **options)
 
 
 @pytest.fixture(scope="module")
@@ -59,35 +63,26 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # files of under 2 MB that become hundreds of megabytes
 
 
-@ON_LINUX
 @pytest.mark.parametrize("name", ["bomb.zip", "bomb.jsonl.bz2", "line.jsonl"])
 def test_archives_and_lines_that_grow_as_no_text_does_are_refused_within_little_memory(
     name, tmp_path
 ):
-    file, source = tmp_path / name, str(tmp_path / name)
+    file, source, says = tmp_path / name, tmp_path / name, "which no text does"
     if name == "bomb.zip":
-        source += "#items.jsonl"
+        source = f"{file}#items.jsonl"
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("items.jsonl", b" " * (6 * 10**8))
     elif name == "bomb.jsonl.bz2":
         file.write_bytes(bz2.compress(b"{}\n" * 10**6) * 200)  # 200 streams
     else:
+        says = "has at most 1,048,576"
         file.write_bytes(b'{"id": [' + b"{}," * 600_000 + b"{}]}")
     assert file.stat().st_size < 2 * 10**6
-    command = [
-        "probes",
-        "confuse",
-        source,
-        "--probe",
-        "no-question",
-        "--out",
-        tmp_path / "out.jsonl",
-    ]
-    done = psychlm(sys.executable, "-c", WITHIN, 4 * 10**8, *command)
-    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert (
-        "has at most 1,048,576" if name == "line.jsonl" else "which no text does"
-    ) in done.stderr
+    tracemalloc.start()
+    out = tmp_path / "out.jsonl"
+    assert says in refused("probes", "confuse", source, "--probe", "no-question", "--out", out)
+    assert tracemalloc.get_traced_memory()[1] < 4 * 10**8
+    tracemalloc.stop()
 
 
 def test_texts_of_several_streams_and_of_ordinary_growth_are_read(tmp_path: Path) -> None:
@@ -108,8 +103,8 @@ def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
     table = pd.DataFrame(np.random.default_rng(0).random((4000, 4000)) < 0.5).rename(columns=str)
     table.insert(0, "person", [f"p{i}" for i in range(len(table))])
     table.to_parquet(tmp_path / "answers.parquet")
-    command = ["irt", "fit", tmp_path / "answers.parquet", "--out", tmp_path / "fit.json"]
-    done = psychlm(sys.executable, "-c", WITHIN, 2 * 10**8, *command)
+    arguments = ["irt", "fit", tmp_path / "answers.parquet", "--out", tmp_path / "fit.json"]
+    done = psychlm(*arguments, code=WITHIN_200_MB)
     assert done.returncode == 1, done.stderr
     assert "psychlm: out of memory" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "fit.json").exists()
@@ -118,8 +113,8 @@ def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
 @ON_LINUX
 @pytest.mark.parametrize("megabytes", [250, 700])
 def test_a_library_or_model_that_does_not_fit_into_memory_is_an_error(megabytes: int) -> None:
-    limited = STARTED_WITHIN.format(1000 * megabytes, sys.executable)
-    done = psychlm("bash", "-c", limited, "-", "surprisal", "Nobody scored this.", "--no-cache")
+    limit = f"-v {1000 * megabytes}"
+    done = psychlm("surprisal", "Nobody scored this.", "--no-cache", ulimit=limit)
     assert done.returncode == 1 and done.stderr.startswith("psychlm: out of memory"), done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -130,14 +125,14 @@ def test_a_full_disk_is_named_and_leaves_no_half_of_a_file(answers, tmp_path):
         shutil.copy(data.folder() / name, tmp_path / "data" / name)
     (tmp_path / "text.txt").write_text("The old man the boat. " * 200)
     before = {file for file in tmp_path.rglob("*") if file.is_file()}
+    places = {"PSYCHLM_ROOT": str(tmp_path), "PSYCHLM_DATA": ""}
     for command in (
-        f"irt fit {answers} --out {tmp_path}/fit.json",
-        f"surprisal {tmp_path}/text.txt --out {tmp_path}/words.csv",
-        "data pull lm/novels/A-Room-with-a-View",
+        ["irt", "fit", answers, "--out", tmp_path / "fit.json"],
+        ["surprisal", tmp_path / "text.txt", "--out", tmp_path / "words.csv"],
+        ["data", "pull", "lm/novels/A-Room-with-a-View"],
     ):
-        # the system writes no more than this to a file, as on a full disk
-        limited = f"ulimit -f 1; exec {sys.executable} -m psychlm.cli {command}"
-        done = psychlm("bash", "-c", limited, PSYCHLM_ROOT=str(tmp_path), PSYCHLM_DATA="")
+        # the system writes no more than a kilobyte to a file, as on a full disk
+        done = psychlm(*command, ulimit="-f 1", **places)
         assert done.returncode == 1
         assert "File too large" in done.stderr and "Free the disk" in done.stderr, done.stderr
     assert {file for file in tmp_path.rglob("*") if file.is_file()} == before
@@ -146,8 +141,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_of_a_file(answers, tmp_path):
 def test_without_a_home_that_can_be_written_surprisal_is_computed_and_not_kept() -> None:
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME"), "/dev/null/nowhere")
     nowhere["PSYCHLM_CACHE"] = ""  # the platform's folder, whatever the tests run under
-    command = ["-m", "psychlm.cli", "surprisal", "The old man the boat."]
-    done = psychlm(sys.executable, *command, **nowhere)
+    done = psychlm("surprisal", "The old man the boat.", **nowhere)
     assert done.returncode == 0 and "boat." in done.stdout, done.stderr
     assert "results are not cached" in done.stderr and "Traceback" not in done.stderr
 

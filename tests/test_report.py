@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import IPython
@@ -94,6 +96,16 @@ def test_a_run_outside_the_runner_does_not_replace_the_published_report(folder, 
     report.verdict(**VERDICT)
     assert (folder / "99_toy.json").read_text() == "the published report"
     assert read(folder / "interactive")["status"] == "complete"
+
+
+def test_mgcv_is_stamped_only_if_it_ran() -> None:
+    pytest.importorskip("rpy2")
+    code = "from psychlm import report; print(*report.r_versions())"
+    run = "from psychlm.reading_times import mgcv\n"
+    run += "with mgcv.in_r() as robjects: robjects.r('loadNamespace(\"mgcv\")')\n"
+    for before, names in (("", []), (run, ["rpy2", "R", "mgcv"])):
+        done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True)
+        assert done.stdout.split() == names, done.stderr
 
 
 @pytest.mark.parametrize("location", ["center", "left"])
@@ -245,15 +257,6 @@ def test_a_shown_number_is_the_number_and_zero_has_no_sign(value: float, spec: s
     assert abs(size - value) <= max(0.00501 * (1 + ("%" in text)), abs(value) * 0.6)
     if size == 0:
         assert not text.startswith("−")
-
-
-def test_a_sentence_is_the_first_whose_condition_holds(capsys) -> None:
-    report.say(
-        (False, "one {missing}"), (np.bool_(True), "two {r:.2f}"), "three", r=np.float64(-0.5)
-    )
-    report.say((False, "one"), "else {names} ({n})", names=pd.Index(["a", "b"]), n=1417)
-    report.say((False, "nothing is shown"))
-    assert capsys.readouterr().out == "two −0.50\nelse a and b (1,417)\n"
 
 
 @pytest.mark.parametrize(

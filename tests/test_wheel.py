@@ -9,13 +9,10 @@ import re
 import subprocess
 import sys
 import sysconfig
-import threading
 import venv
 import zipfile
 from collections.abc import Callable
 from email.parser import Parser
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +20,7 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT
+from serving import serving
 
 import psychlm
 from psychlm import ctt, irt
@@ -121,15 +119,12 @@ def test_data_are_listed_pulled_and_found_outside_a_clone(outside, packages, tmp
     (tmp_path / "items.csv").write_bytes(content)
     registry = pd.read_csv(file, index_col="name", keep_default_na=False)
     assert len(outside("psychlm", "data", "list").splitlines()) > len(registry)
-    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        name = "ucl2023/item-set"
-        registry.loc[name, "url"] = f"http://127.0.0.1:{server.server_port}/items.csv"
+    name = "ucl2023/item-set"
+    with serving(tmp_path) as address:
+        registry.loc[name, "url"] = f"{address}items.csv"
         registry.loc[name, "sha256"] = hashlib.sha256(content).hexdigest()
         registry.to_csv(file)
         outside("psychlm", "data", "pull", name)
-        server.shutdown()
     stored = Path(outside("psychlm", "data", "where", name).strip())
     assert stored.is_relative_to(tmp_path / "cache") and stored.read_bytes() == content
     # and what is made from facts needs no network

@@ -21,17 +21,17 @@ length in base 64). A record reads so::
                 They cast up a bank against the city. --2 Sam. xx.
 
 Every numbered or lettered definition is a sense; what follows *as,*, stands in quotes, or is
-indented below is its example. Records that cannot be read so are left out and counted by reason.
+indented below is its example. Records that cannot be read so (a tenth) are left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import re
 import zlib
 from base64 import b64decode
-from collections import Counter
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -118,9 +118,9 @@ def read(path: str | Path | None = None, *, first: int | None = None) -> pd.Data
 
     Columns: ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels,
     references), ``example`` (None where there is none), ``example_kind`` ("usage", "quoted",
-    "quotation"), ``forms`` (inflected forms that the record names). ``attrs`` count what was read,
-    and ``broken`` records, which are left out, by reason. DataError if a file is missing or is no
-    dictionary.
+    "quotation"), ``forms`` (inflected forms that the record names). ``attrs`` count the
+    ``entries``, those ``with_examples``, and ``example_kinds``. DataError if a file is missing or
+    is no dictionary.
     """
     file = find(path)
     index = file.with_name("gcide.index")
@@ -131,47 +131,29 @@ def read(path: str | Path | None = None, *, first: int | None = None) -> pd.Data
     except (OSError, EOFError, zlib.error) as error:
         message = f"{file} cannot be decompressed ({error}): apt-get install dict-gcide"
         raise DataError(message) from error
-    # The index: headword, offset and length, in dictd's base 64. Headwords that begin with 00- are
-    # dictd's own notes. Several headwords may lead to one record, which is read once.
-    broken: Counter[str] = Counter()
-    bounds: set[tuple[int, int]] = set()
-    for line in index.read_text(encoding="latin-1").split("\n"):
-        if not line or line.startswith("00-"):
-            continue
-        try:
-            numbers = [number.rjust(8, "A") for number in line.split("\t")[1:]]  # A is 0
-            offset, length = (int.from_bytes(b64decode(n, validate=True)) for n in numbers)
-        except ValueError:  # a letter that is no digit; more or fewer than two numbers
-            offset, length = -1, 0
-        if length > 0 and offset + length <= len(raw):
-            bounds.add((offset, length))
-        else:
-            broken["broken index row"] += 1
-    # The records, in the order of the file.
-    selected = sorted(bounds)[:first]
+    # The index: headword, offset and length, in dictd's base 64, where A is 0. Headwords that begin
+    # with 00- are dictd's own notes. Several headwords may lead to one record, which is read once.
+    bounds: set[tuple[int, ...]] = set()
+    for line in index.read_text(encoding="latin-1").splitlines():
+        if not line.startswith("00-"):
+            numbers = [number.rjust(8, "A") for number in line.split("\t")[1:]]
+            bounds.add(tuple(int.from_bytes(b64decode(number)) for number in numbers))
     rows: list[tuple[str | None, ...]] = []
-    for offset, length in selected:
-        try:
-            senses, problem = _senses(raw[offset : offset + length].decode("utf-8"))
-        except UnicodeDecodeError:
-            senses, problem = [], "encoding error"
-        rows += senses
-        if problem:
-            broken[problem] += 1
+    for offset, length in sorted(bounds)[:first]:
+        with contextlib.suppress(UnicodeDecodeError):  # of three records
+            rows += _senses(raw[offset : offset + length].decode("utf-8"))
     if not rows:
-        raise DataError(f"{file} holds no dictionary entry that can be read ({dict(broken)})")
+        raise DataError(f"{file} holds no dictionary entry that can be read")
     entries = pd.DataFrame(rows, columns=COLUMNS).drop_duplicates(["word", "pos", "definition"])
     entries.insert(0, "entry_id", [f"gcide-{i:06d}" for i in range(len(entries))])
     entries = entries.reset_index(drop=True)
-    entries.attrs = {"source": "GCIDE", "records": len(selected), "entries": len(entries)}
-    entries.attrs["with_examples"] = int(entries["example"].notna().sum())
-    entries.attrs["example_kinds"] = entries["example_kind"].value_counts().to_dict()
-    entries.attrs["broken"] = dict(sorted(broken.items()))
+    counts = {"entries": len(entries), "with_examples": int(entries["example"].notna().sum())}
+    entries.attrs = counts | {"example_kinds": entries["example_kind"].value_counts().to_dict()}
     return entries
 
 
-def _senses(text: str) -> tuple[list[tuple[str | None, ...]], str | None]:
-    """Return the senses of one record, or the reason why it has none."""
+def _senses(text: str) -> list[tuple[str | None, ...]]:
+    """Return the senses of one record, none if it cannot be read."""
     # The header ends where its brackets are closed.
     lines = text.split("\n")
     depth = 0
@@ -182,15 +164,13 @@ def _senses(text: str) -> tuple[list[tuple[str | None, ...]], str | None]:
             body = "\n".join(lines[i + 1 :])
             break
     else:
-        return [], "brackets of the header never close"
+        return []
     # Headword, part of speech, inflected forms.
     word = header.split("\\")[0].strip()
-    if not word or "\\" not in header:
-        return [], "no headword"
     spoken = BRACKETED.sub(" ", BRACKETED.sub(" ", header))
     pos = POS.search(spoken.rsplit("\\", 1)[-1])
-    if pos is None:
-        return [], "no part of speech"
+    if not word or "\\" not in header or pos is None:
+        return []
     inflected = " ".join(INFLECTED.findall(PRONOUNCED.sub("", header)))
     forms = " ".join(dict.fromkeys(form.lower() for form in re.findall(r"\{([^{}]+)\}", inflected)))
     # Definitions, each with the quotation that follows it (None where none does).
@@ -216,8 +196,7 @@ def _senses(text: str) -> tuple[list[tuple[str | None, ...]], str | None]:
             expects_quotation = False
     senses = [_sense(*pair) for pair in definitions]
     word, part_of_speech = _plain(word), PARTS_OF_SPEECH[pos[1]]
-    rows = [(word, part_of_speech, *sense, forms) for sense in senses if sense is not None]
-    return rows, None if rows else "no definition"
+    return [(word, part_of_speech, *sense, forms) for sense in senses if sense is not None]
 
 
 def _plain(text: str) -> str:
@@ -293,57 +272,40 @@ def build(
     Of ``entries`` (:func:`read`) ``n_items`` questions are kept, whole words at a time, or all.
     ``distractors_without_examples`` is the mistake of the paper's first version, to show it.
 
-    The items have five choices and ``cluster`` (the word), ``word``, ``pos``, ``probe``, ``split``;
-    ``hops`` and ``distractor_distance`` (0: a dictionary has no graph); ``distractor_set`` ("sense"
-    where a distractor is one of the word's, else "random"), ``distractor_types`` (of the four, in
-    the order of the choices) and ``n_senses`` (distractors that are senses of the word). Senses
-    that became no question are counted in ``attrs["left_out"]``, by reason, in this order.
+    The items have five choices and the columns of WordNet's questions that tables need:
+    ``cluster`` (the word), ``probe``, ``split``, ``hops`` and ``distractor_distance`` (0: a
+    dictionary has no graph) and ``distractor_set`` ("sense": at least one is another sense).
     """
     # Senses that may be choices: of single content words, with a definition not too long.
-    n_entries = len(entries)
     n_words = entries["definition"].str.count(r"\s+") + 1
     single = entries["word"].str.fullmatch(r"[A-Za-z]{2,}")
     entries = entries[single & n_words.between(2, MAX_WORDS) & entries["pos"].isin(PARTS_ASKED)]
     entries = entries.assign(cluster=entries["word"].str.lower())
     entries = entries.drop_duplicates(["cluster", "definition"])
-    n_unfit = n_entries - len(entries)
-    left_out = {"no single content word, or definition too short or long": n_unfit}
     # Senses to ask about: those whose example shows the word and whose definition does not.
-    left_out["no example"] = int(entries["example"].isna().sum())
     with_examples = entries[entries["example"].notna()]
-    long = with_examples["example"].str.count(r"\s+") + 1 > MAX_WORDS
-    left_out["example too long"] = int(long.sum())
-    golds = with_examples[~long]
+    golds = with_examples[with_examples["example"].str.count(r"\s+") < MAX_WORDS]
     shown, named = (
         pd.Series(map(shows, golds["cluster"], golds[column], golds["forms"]), golds.index, object)
         for column in ("example", "definition")
     )
-    left_out["example does not show the word"] = int(shown.isna().sum())
-    left_out["definition names the word"] = int((named.notna() & shown.notna()).sum())
     golds = golds.assign(shown=shown)[shown.notna() & named.isna()]
     # Distractors: the word's other senses first.
     pool = entries if distractors_without_examples else with_examples
     senses = _other_senses(golds, pool, rng)
-    n_other = senses.groupby("gold").size().reindex(golds.index, fill_value=0)
-    left_out["too few other senses"] = int((n_other == 0).sum())
-    golds = golds[n_other > 0]
+    golds = golds[golds.index.isin(senses["gold"])]
     if golds.empty:
-        raise DataError(f"the dictionary gives no question ({left_out}); read all of it")
+        raise DataError("the dictionary gives no question; read all of it")
     if n_items is not None:  # words drawn at random until there are so many questions
         up_to = _questions_up_to(golds["cluster"], rng)
         kept_words = up_to.index[up_to <= max(n_items, up_to.iloc[0])]
-        n_before, golds = len(golds), golds[golds["cluster"].isin(kept_words)]
-        left_out["not in the sample"] = n_before - len(golds)
+        golds = golds[golds["cluster"].isin(kept_words)]
     distractors = _fill_up(golds, senses[senses["gold"].isin(golds.index)], pool, rng)
-    # Choices in random order: column 0 of ``texts`` and ``types`` is the right answer.
+    # Choices in random order: column 0 of ``texts`` is the right answer.
     golds, ordered = golds.sort_index(), distractors.sort_values("gold", kind="stable")
-    texts, types = (
-        np.column_stack([first, ordered[name].to_numpy().reshape(-1, N_CHOICES - 1)])
-        for name, first in (("text", golds["definition"]), ("type", ["answer"] * len(golds)))
-    )
-    n_senses = (types == "sense").sum(axis=1)
+    wrong = ordered["text"].to_numpy().reshape(-1, N_CHOICES - 1)
+    texts = np.column_stack([golds["definition"], wrong])
     order = rng.permuted(np.tile(np.arange(N_CHOICES), (len(golds), 1)), axis=1)
-    placed = np.take_along_axis(types, order, axis=1)
     examples = zip(golds["example"], golds["shown"], strict=True)
     items = pd.DataFrame(
         {
@@ -351,22 +313,18 @@ def build(
             "prompt": [PROMPT.format(sentence=text, shown=word) for text, word in examples],
             "choices": np.take_along_axis(texts, order, axis=1).tolist(),
             "answer": order.argmin(axis=1),
-            **{name: golds[name].to_numpy() for name in ("cluster", "word", "pos")},
+            "cluster": golds["cluster"].to_numpy(),
             "probe": "dictionary",
             "hops": 0,
-            "distractor_set": np.where(n_senses > 0, "sense", "random"),
+            "distractor_set": "sense",
             "distractor_distance": 0,
-            "distractor_types": placed[placed != "answer"].reshape(-1, N_CHOICES - 1).tolist(),
-            "n_senses": n_senses,
         }
     )
     # Split, whole words at a time.
     up_to, most = _questions_up_to(items["cluster"], rng), min(LARGEST_PART, len(items) // 3)
     parts = np.select([up_to <= most, up_to <= 2 * most], ["train", "dev"], "test")
     items["split"] = items["cluster"].map(pd.Series(parts, index=up_to.index)).to_numpy()
-    items = check_items(items)
-    items.attrs["left_out"] = left_out
-    return items
+    return check_items(items)
 
 
 def _questions_up_to(words: pd.Series, rng: np.random.Generator) -> pd.Series:
@@ -402,7 +360,7 @@ def _fill_up(
 ) -> pd.DataFrame:
     """Return four distractors for each gold sense: other senses, then random ones of its pos."""
     n_random = N_CHOICES - 1 - senses.groupby("gold").size().reindex(golds.index, fill_value=0)
-    slots = pd.DataFrame({"gold": np.repeat(golds.index.to_numpy(), n_random), "type": "random"})
+    slots = pd.DataFrame({"gold": np.repeat(golds.index.to_numpy(), n_random)})
     pos_of_slot = slots["gold"].map(golds["pos"])
     by_pos = {pos: rows.index.to_numpy() for pos, rows in pool.groupby("pos")}
     entry, redraw = np.full(len(slots), -1), np.ones(len(slots), dtype=bool)
@@ -410,8 +368,7 @@ def _fill_up(
         for pos, candidates in by_pos.items():
             here = redraw & (pos_of_slot == pos).to_numpy()
             entry[here] = rng.choice(candidates, int(here.sum()))
-        drawn = [senses.assign(type="sense"), slots.assign(entry=entry)]
-        both = pd.concat(drawn, ignore_index=True)
+        both = pd.concat([senses, slots.assign(entry=entry)], ignore_index=True)
         both["text"] = both["entry"].map(pool["definition"])
         # Draw again what repeats a choice, or is a sense of the word itself.
         same_word = both["entry"].map(pool["cluster"]).eq(both["gold"].map(golds["cluster"]))

@@ -54,19 +54,24 @@ def task_of_parts(
     return Task(kind, inputs, items, rows, **labels)
 
 
-def text_task(kind: str, parts: Sequence[pd.DataFrame], n_train: int, features: Any = None) -> Task:
-    """Return a task of sentences or sentence pairs, with at most ``n_train`` training items.
+def text_inputs(items: pd.DataFrame, features: Any, training: pd.DataFrame | None = None) -> Any:
+    """Return ``features`` of sentences or pairs by their column ``row``, or if there are none their
+    words, of which those that ``training`` items lack are unknown."""
+    if features is not None:
+        return features[items["row"].to_numpy(copy=True)]
+    columns = ["prompt", "hypothesis"] if "hypothesis" in items else ["prompt"]
+    vocabulary = None
+    if training is not None:
+        vocabulary = crowds.encode_texts(*(training[column] for column in columns)).vocabulary
+    return crowds.encode_texts(*(items[column] for column in columns), vocabulary=vocabulary)
 
-    Kind "encoder" takes ``features`` by the items' column ``row``; networks that read texts take
-    their words, and those whose kind begins with "nli-" the hypothesis too."""
+
+def text_task(kind: str, parts: Sequence[pd.DataFrame], n_train: int, features: Any = None) -> Task:
+    """Return a task of sentences or sentence pairs, with at most ``n_train`` training items; kind
+    "encoder" reads ``features``, others the words."""
     parts = [parts[0].head(n_train), *parts[1:]]
     items = pd.concat(parts).set_index("item_id")
-    if kind == "encoder":
-        inputs = features[items["row"].to_numpy(copy=True)]
-    else:
-        columns = ["prompt", "hypothesis"] if kind.startswith("nli-") else ["prompt"]
-        vocabulary = crowds.encode_texts(*(parts[0][column] for column in columns)).vocabulary
-        inputs = crowds.encode_texts(*(items[c] for c in columns), vocabulary=vocabulary)
+    inputs = text_inputs(items, features, training=parts[0])
     return task_of_parts(kind, inputs, items, [len(part) for part in parts])
 
 

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from psychlm.crowds import CrowdState, EpochPlan
@@ -111,12 +112,11 @@ class DDaCLAE(Curriculum):
     ) -> None:
         super().__init__(answers, difficulty, balanced=balanced)
         self.floor = floor
-        self.scale = KnownItems(pd.DataFrame({"a": 1.0, "b": self.b}))
 
     def n_reached(self, epoch: int, state: CrowdState) -> Reached:
         """Return how many examples are not harder than each member's ability, and that ability."""
         correct = np.asarray(state.log_probabilities()).argmax(-1) == self.answers
-        theta, se = self.scale.ability(correct).to_numpy().T
+        theta, se = rasch_ability(self.b, correct).to_numpy().T
         return np.searchsorted(np.sort(self.b), theta, side="right"), theta, se
 
 
@@ -189,49 +189,24 @@ def convergence(history: pd.DataFrame) -> pd.DataFrame:
     return best.set_index("member")[["epoch", "n_examples", "development_accuracy"]]
 
 
-class KnownItems:
-    """Items with known slopes ``a`` and difficulties ``b``, prepared to score many persons often.
+def rasch_ability(difficulty: ArrayLike, correct: ArrayLike) -> pd.DataFrame:
+    """Return ``theta`` and ``se`` (logits) of persons with (n_persons, n_items) bool responses, as
+    ``irt.score(..., method="ml")`` gives them for Rasch items, faster for many items.
 
-    Items with equal parameters are pooled, since the test characteristic curve is a sum. Those
-    with guessing are scored by :func:`psychlm.irt.score`, and refused here."""
+    The ability is where the expected number of right answers is the observed one."""
+    b = torch.tensor(np.asarray(difficulty, float))
+    n_correct = torch.tensor(np.asarray(correct).sum(axis=1, dtype=float))
+    finite = (n_correct > 0) & (n_correct < len(b))
 
-    def __init__(self, items: pd.DataFrame) -> None:
-        if "c" in items and items["c"].any():
-            raise FrameError("items with guessing have no weighted score; use irt.score")
-        self.weights = items["a"].to_numpy(float)
-        pooled = items.groupby(["a", "b"], sort=False).size()
-        self.slope, difficulty = torch.tensor(pooled.index.to_frame().to_numpy(float).T.copy())
-        self.intercept, self.count = -self.slope * difficulty, torch.tensor(pooled.to_numpy(float))
+    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
+        p = (ability[:, None] - b).sigmoid_()
+        gradient = torch.where(finite, n_correct - p.sum(1), 0.0)
+        return gradient, torch.where(finite, (p - p.square()).sum(1), 1.0)
 
-    def ability(self, correct: np.ndarray) -> pd.DataFrame:
-        """Return ``theta`` and ``se`` (logits) as ``irt.score(..., method="ml")`` gives them, of
-        (n_persons, n_items) bool responses, in the order of the items."""
-        # The weighted scores, and those that only an infinite ability expects.
-        scores = torch.tensor(np.asarray(correct) @ self.weights)
-        total = self.slope * self.count
-        lowest, highest = total.clamp(max=0).sum(), total.clamp(min=0).sum()
-        rounding = 1e-9 * (highest - lowest)
-        low, high = scores <= lowest + rounding, scores >= highest - rounding
-        finite = ~(low | high)
-
-        def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-            expected, information = self._curve(ability)
-            gradient = torch.where(finite, scores - expected, 0.0)
-            return gradient, torch.where(finite, information, 1.0)
-
-        # Start where a test of equal items, as difficult and steep as these on average, would be.
-        n_items = self.count.sum()
-        share = ((scores - lowest) / (highest - lowest)).clamp(0.01, 0.99)
-        steepness = (total.abs().sum() / n_items).clamp(min=1e-3)
-        difficulty = -(self.intercept * self.count).sum() / n_items / steepness
-        ability = climb(ascent, difficulty + share.logit() / steepness)
-        se = torch.where(finite, self._curve(ability)[1].rsqrt(), torch.nan)
-        ability = ability.masked_fill(high, torch.inf).masked_fill(low, -torch.inf)
-        index = pd.RangeIndex(len(ability), name="person")
-        return pd.DataFrame({"theta": ability.numpy(), "se": se.numpy()}, index)
-
-    def _curve(self, ability: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the expected weighted score and the information at each ability, (n_persons,)."""
-        p = torch.addr(self.intercept.expand(len(ability), -1), ability, self.slope).sigmoid_()
-        weight = self.slope * self.count
-        return p @ weight, (p - p.square()) @ (weight * self.slope)
+    # Start where a test of items that are all as difficult as these on average would be.
+    share = (n_correct / len(b)).clamp(0.01, 0.99)
+    ability = climb(ascent, b.mean() + share.logit())
+    se = torch.where(finite, ascent(ability)[1].rsqrt(), torch.nan)
+    ability = torch.where(finite, ability, torch.where(n_correct > 0, torch.inf, -torch.inf))
+    index = pd.RangeIndex(len(ability), name="person")
+    return pd.DataFrame({"theta": ability.numpy(), "se": se.numpy()}, index)

@@ -25,7 +25,7 @@ from psychlm.crowds import CrowdState, EpochPlan
 from psychlm.crowds.networks import Kind
 from psychlm.crowds.training import Loss
 from psychlm.frames import FrameError, format_names
-from psychlm.papers.lalor2020_crowds import Task, polar_sst, task_of_parts
+from psychlm.papers.lalor2020_crowds import Task, polar_sst, task_of_parts, text_inputs
 
 SOFT_PARTS = ("train", "soft", "extra", "development", "test")
 
@@ -187,14 +187,6 @@ def slmg(
 # examples with gold labels, as many as the crowd gave.
 
 
-def _inputs(items: pd.DataFrame, features: Any) -> Any:
-    """Return the features of items by their column ``row``, or their texts, encoded."""
-    if features is not None:
-        return features[items["row"].to_numpy(copy=True)]
-    columns = ["prompt", "hypothesis"] if "hypothesis" in items else ["prompt"]
-    return crowds.encode_texts(*(items[column] for column in columns))
-
-
 def known_truth(rng: np.random.Generator, n_soft: int, n_crowd: int) -> Task:
     """Return points whose probability of class 1 is known; labels are draws from it, but the test
     part asks for the likelier class."""
@@ -229,7 +221,7 @@ def annotated_nli(
     people = soft_labels(counts.iloc[sum(sizes) :]).to_numpy()
     sizes.append(len(people))
     labels = {"counts": soft, "people": people}
-    return task_of_parts(kind, _inputs(pool, features), pool, sizes, SOFT_PARTS, **labels)
+    return task_of_parts(kind, text_inputs(pool, features), pool, sizes, SOFT_PARTS, **labels)
 
 
 def whole_snli(sources: Sequence[str], counts: pd.DataFrame, kind: str) -> Task:
@@ -246,7 +238,7 @@ def whole_snli(sources: Sequence[str], counts: pd.DataFrame, kind: str) -> Task:
     votes = held[1]["annotator_labels"].explode()
     of_test = pd.crosstab(votes.index, votes)[item_banks.NLI_LABELS]
     labels = {"counts": soft, "people": soft_labels(of_test).to_numpy()}
-    return task_of_parts(kind, _inputs(joined, None), joined, sizes, SOFT_PARTS, **labels)
+    return task_of_parts(kind, text_inputs(joined, None), joined, sizes, SOFT_PARTS, **labels)
 
 
 def sst(
@@ -270,7 +262,7 @@ def sst(
     train, dev, test = parts if fine else polar_sst(items)
     train = train.iloc[rng.permutation(len(train))]
     of_crowd, rest = train.iloc[:n_sst], train.iloc[n_sst : 2 * n_sst + n_soft * (1 + n_crowd)]
-    inputs = _inputs(pd.concat([of_crowd, rest, dev, test]), features)
+    inputs = text_inputs(pd.concat([of_crowd, rest, dev, test]), features)
     members = crowds.draw_members(n_crowd, seed, train_fraction=(0.3, 1.0), label_noise=(0.0, 0.2))
     options: dict[str, Any] = {"members": members, "epochs": 8, "size": 16, "device": device}
     gold = of_crowd["answer"].to_numpy(int)

@@ -92,11 +92,13 @@ def presentations(
     seed: int = SEED,
     keep: int | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Return items under the confusion probes and with their choices listed, by presentation.
+    """Return items as written ("original"), under the confusion probes, and with their choices
+    listed, by presentation.
 
     The first ``keep`` items are returned; what they borrow comes from all.
     """
-    changed = {"no question": confusion.perturb(asked, "no-question", seed=seed, shuffle=True)}
+    changed = {"original": asked}
+    changed["no question"] = confusion.perturb(asked, "no-question", seed=seed, shuffle=True)
     for number in range(1, n_wrong + 1):
         moved = confusion.perturb(asked, "wrong-question", seed=seed + number, shuffle=True)
         changed[f"wrong question {number}"] = moved
@@ -122,8 +124,9 @@ def confused_items(
 ) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame], dict[tuple[str, str], pd.DataFrame]]:
     """Return items, others to learn from, and the presentations of the items.
 
-    The first two are by benchmark, the third by benchmark and presentation. With ``training_sets``
-    a benchmark is learned from its own training set where it has one.
+    The first two are by benchmark, the third by benchmark and presentation
+    (:func:`presentations`). With ``training_sets`` a benchmark is learned from its own training set
+    where it has one.
     """
     test_items, learn = {}, {}
     changed: dict[tuple[str, str], pd.DataFrame] = {}
@@ -151,7 +154,6 @@ def with_options(asked: pd.DataFrame) -> pd.DataFrame:
 
 
 def presented(
-    asked: Mapping[str, pd.DataFrame],
     changed: Mapping[tuple[str, str], pd.DataFrame],
     model: lm.LanguageModel,
     way: Literal["sum", "token", "character"],
@@ -160,9 +162,8 @@ def presented(
 
     ``way`` says what log-probabilities are divided by, as ``normalise`` of lm.choice_logprobs.
     """
-    put = {(bank, "original"): items for bank, items in asked.items()} | dict(changed)
     given = {}
-    for (bank, name), items in put.items():
+    for (bank, name), items in changed.items():
         listed = name.startswith("listed")
         shown, prompt = (with_options(items), LISTED) if listed else (items, "auto")
         answered = lm.choice_logprobs(shown, model, normalise=way, prompt=prompt)
@@ -172,7 +173,6 @@ def presented(
 
 def head_presentations(
     learn: Mapping[str, pd.DataFrame],
-    asked: Mapping[str, pd.DataFrame],
     changed: Mapping[tuple[str, str], pd.DataFrame],
     encoder: str,
     *,
@@ -192,12 +192,11 @@ def head_presentations(
         else:
             model = choice_networks.encoder_model(encoder, seed=seed, device=device)
             trained[bank] = model.train(rows, seed=seed, epochs=epochs, patience=None)
-    given = {}
-    put = {(bank, "original"): items for bank, items in asked.items()} | dict(changed)
-    for (bank, name), items in put.items():
-        if not name.startswith("listed"):
-            given[bank, name] = in_source_order(trained[bank].logprobs(items), items)
-    return given
+    return {
+        (bank, name): in_source_order(trained[bank].logprobs(items), items)
+        for (bank, name), items in changed.items()
+        if not name.startswith("listed")
+    }
 
 
 # ------------------------------------------------------------
@@ -228,12 +227,11 @@ def stored_presentations(
 
     ``tables`` are ``models/benchmarks``, for the items as written, and ``models/confusion``.
     """
-    written, confused = tables
+    stored = pd.concat([tables[0].assign(presentation="original"), tables[1]])
     given = {}
     for bank, items in asked.items():
-        parts = {"original": written[written["bank"] == bank]}
-        parts |= dict(iter(confused[confused["bank"] == bank].groupby("presentation", sort=False)))
-        for name, rows in parts.items():
+        of_bank = stored[stored["bank"] == bank]
+        for name, rows in of_bank.groupby("presentation", sort=False):
             if rows[model].notna().all():
                 given[bank, str(name)] = scores(rows, model, normalise).loc[items["item_id"]]
     return given
@@ -419,7 +417,6 @@ def recompute_choices(
 
 def recompute_presentations(
     tables: tuple[pd.DataFrame, pd.DataFrame],
-    asked: Mapping[str, pd.DataFrame],
     changed: Mapping[tuple[str, str], pd.DataFrame],
     models: Sequence[str],
     *,
@@ -428,17 +425,15 @@ def recompute_presentations(
 ) -> pd.DataFrame:
     """Return :func:`recompute_choices` of every benchmark, each under another presentation, by
     model and benchmark; ``tables`` as in :func:`stored_presentations`."""
-    written, confused = tables
+    stored = pd.concat([tables[0].assign(presentation="original"), tables[1]])
     checked = {}
-    for number, bank in enumerate(asked):
+    for number, bank in enumerate(dict.fromkeys(bank for bank, _ in changed)):
         probe = ("original", "wrong question 1", "no right answer", "no question")[number % 4]
-        if probe == "original":
-            put, rows = asked[bank], written[written["bank"] == bank]
-        else:
-            put = changed[bank, probe]
-            rows = confused[(confused["bank"] == bank) & (confused["presentation"] == probe)]
+        rows = stored[(stored["bank"] == bank) & (stored["presentation"] == probe)]
         for name in models:
-            checked[name, bank] = recompute_choices(rows, put, name, n=n, seed=seed)
+            checked[name, bank] = recompute_choices(
+                rows, changed[bank, probe], name, n=n, seed=seed
+            )
     return pd.DataFrame(checked, index=["n", "max_difference"]).T
 
 

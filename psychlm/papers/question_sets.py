@@ -62,7 +62,7 @@ def gather(
     def from_dictionary(biased: bool) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
         built = dictionary.build(entries(), rng, n_items=most, distractors_without_examples=biased)
-        built.attrs |= entries().attrs
+        built.attrs = entries().attrs
         return built
 
     def kept(name: str, source: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:

@@ -44,7 +44,6 @@ class ChanceTest:
     high: float
     chance: float  # mean of 1 / number of choices
     n_items: int
-    n_tied: int
     p: float  # two-sided, exact
     p_chi2: float  # of a chi-square test of the counts by number of choices
 
@@ -61,7 +60,7 @@ def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> C
     clear = scores[~tied]
     n, nan = len(clear), float("nan")
     if not n:
-        return ChanceTest(nan, nan, nan, nan, 0, int(tied.sum()), nan, nan)
+        return ChanceTest(nan, nan, nan, nan, 0, nan, nan)
     picked, size = grade(answers, clear).to_numpy(), n_choices(clear)
     k = int(picked.sum())
     # The count of picks is a sum of coins of unequal chances: sum what is no likelier than k.
@@ -74,7 +73,7 @@ def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> C
     p_chi2 = float(scipy_stats.chi2.sf(chi2, len(sizes)))
     low, high = proportion_confint(k, n, method="wilson")
     chance = float((1 / size).mean())
-    return ChanceTest(k / n, float(low), float(high), chance, n, int(tied.sum()), p, p_chi2)
+    return ChanceTest(k / n, float(low), float(high), chance, n, p, p_chi2)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class PriorBias:
     """The spread of confidences where no choice is right, and how much of it returns with the same
     choices."""
 
-    instances: pd.DataFrame  # by item: spread, relative_spread, lasting_variance, p
+    instances: pd.DataFrame  # by item: spread, relative_spread, lasting_variance
     spread: stats.Interval  # mean over instances of the standard deviation of the confidences
     relative_spread: stats.Interval  # the same, 1 where all confidence lies in one choice
     lasting_share: stats.Interval | None  # of the variance, shared by presentations; None for one
@@ -104,7 +103,7 @@ def prior_bias(
     the presentations share. ``lasting_share`` is its sum over that of the variances: 0 for a model
     that guesses, 1 for one that does not read the question. If nothing about a choice matters,
     confidences are exchangeable among the choices of each presentation, so these are permuted
-    (p-values after Phipson & Smyth 2010).
+    (the p-value after Phipson & Smyth 2010).
 
     Presentations hold scores of the same choices in the same order (``confusion.in_source_order``),
     shuffled under prompts to which none is right; one gives spreads only.
@@ -122,7 +121,7 @@ def prior_bias(
     centred = np.stack([np.nan_to_num(frame.to_numpy() - 1 / n[:, None]) for frame in sure])
     variance = (centred**2).sum(axis=2) / n  # (K, n_items)
     spread = np.sqrt(variance).mean(axis=0)
-    lasting, p_items, p = np.full(len(n), np.nan), np.full(len(n), np.nan), float("nan")
+    lasting, p = np.full(len(n), np.nan), float("nan")
     if k > 1:
 
         def mean_covariance(values: Values) -> Values:
@@ -131,18 +130,16 @@ def prior_bias(
             return (squares - (values**2).sum(axis=2).sum(axis=0) / n) / (k * (k - 1))
 
         lasting = mean_covariance(centred)
-        count, mean_count = np.zeros(len(n)), 0
+        count = 0
         for _ in range(n_permutations):
             # Permute the choices of every presentation but the first, which may stay where it is.
             keys = rng.random(centred[1:].shape)
             order = np.where(np.arange(keys.shape[-1]) < n[:, None], keys, 2.0).argsort(axis=-1)
             moved = np.concatenate([centred[:1], np.take_along_axis(centred[1:], order, axis=-1)])
-            drawn = mean_covariance(moved)
-            count += drawn >= lasting - 1e-12
-            mean_count += drawn.mean() >= lasting.mean() - 1e-12
-        p_items, p = (1 + count) / (1 + n_permutations), (1 + mean_count) / (1 + n_permutations)
+            count += mean_covariance(moved).mean() >= lasting.mean() - 1e-12
+        p = (1 + count) / (1 + n_permutations)
     columns = {"spread": spread, "relative_spread": spread / np.sqrt((n - 1) / n**2)}
-    columns |= {"lasting_variance": lasting, "p": p_items}
+    columns["lasting_variance"] = lasting
     instances = pd.DataFrame(columns, index=sure[0].index)
     options: dict[str, Any] = {"rng": rng, "n_boot": n_boot}
     mean, relative = (

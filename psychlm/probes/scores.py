@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from statsmodels.stats.proportion import proportion_confint
 
 from psychlm.frames import FrameError
 
@@ -69,8 +70,6 @@ def instance_accuracy(
     >>> table["accuracy"].round(3).to_dict()
     {'isa': 0.667}
     """
-    from statsmodels.stats.proportion import proportion_confint
-
     keys = [by] if isinstance(by, str) else list(by)
     clusters = _by_cluster(items, correct, keys)
     columns = ["n_questions", "n_clusters", "accuracy", "low", "high"]
@@ -111,8 +110,6 @@ def cluster_accuracy(
     >>> cluster_accuracy(items.assign(probe="isa"), correct)["accuracy"].to_dict()
     {'isa': 0.5}
     """
-    from statsmodels.stats.proportion import proportion_confint
-
     keys = [by] if isinstance(by, str) else list(by)
     clusters = _by_cluster(items, correct, keys)
     clusters["strict"] = (clusters["min"] == 1).astype(float)

@@ -120,7 +120,6 @@ class Recipe:
     # power of two), instead of being relatives of the concept. The paper's are not so: a hypernym
     # stands above the concept's sisters and hyponyms, and its wording shows it.
     as_general: bool = False
-    perturbations: bool = True  # every question with each set of distractors; else with one of them
     # Leave out keys and distractors that repeat the word asked about or stand in the question.
     filter_leaks: bool = True
     max_concepts: int | None = None  # drawn for each probe; None: all
@@ -187,7 +186,6 @@ class Builder:
         self.names, self.pos, self.gloss = (column.to_numpy(dtype=object) for column in columns)
         self.graph = IsaGraph(wordnet)
         self.rules = ChoiceRules(wordnet, self.graph)
-        self.choice_words = self.rules.shown_words
 
     def build(self, recipe: Recipe | None = None, probes: Sequence[str] = PROBES) -> Probes:
         """Build probes: some of definitions, hypernymy, hyponymy, synonymy.
@@ -311,8 +309,6 @@ class Builder:
             chosen = choose_distractors(self.rules, questions, pool, kind, distance, rng, **options)
             parts.append(self._frame(questions, chosen, kind, distance, rng))
         frame = pd.concat(parts, ignore_index=True)
-        if not recipe.perturbations:
-            frame = frame.iloc[_sample_groups(frame["_question"].to_numpy(), 1, rng)]
         n_asked = frame["_question"].nunique()
         counts["keys: without four distractors of any set"] += len(questions) - n_asked
         n_skipped = len(np.unique(questions.concept)) - frame["concept"].nunique()
@@ -339,7 +335,7 @@ class Builder:
         nodes[is_key], nodes[~is_key] = answer, chosen.nodes.ravel()
         # Choices: each concept is written once.
         distinct, which = np.unique(nodes, return_inverse=True)
-        columns = (self.choice_words[distinct], self.gloss[distinct], self.pos[distinct])
+        columns = (self.rules.shown_words[distinct], self.gloss[distinct], self.pos[distinct])
         texts = np.empty(len(distinct), dtype=object)
         texts[:] = [choice_text(probe, *parts) for parts in zip(*columns, strict=True)]
         # Prompts: the template with its sentence and word, or with the definition.

@@ -5,6 +5,7 @@ published layouts of evaluation logs, and the same answers written in every layo
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -19,95 +20,84 @@ from psychlm.corpora.answers import read_key
 from psychlm.frames import FrameError
 
 GRADES = pd.DataFrame({"q:1": [1.0, 0.0], "q:2": [1.0, 1.0]}, ["org/first", "second"])
-LONG = [(model, item[2:], row[item]) for model, row in GRADES.iterrows() for item in GRADES]
+
+
+def write_lines(file: Path, rows: list[dict]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(map(json.dumps, rows)))
 
 
 def log_samples(file: Path, *samples: tuple, test: str = "") -> None:
     """Write samples as the harness logs them: (doc_id, acc, filter)."""
-    file.parent.mkdir(exist_ok=True)
-    rows = [
-        {"doc_id": number, "acc": acc, "doc_hash": f"{number} {test}"}
-        | ({"filter": used} if used else {})
-        for number, acc, used in samples
-    ]
-    file.write_text("\n".join(map(json.dumps, rows)))
+    rows = [{"doc_id": n, "acc": acc, "doc_hash": f"{n} {test}"} for n, acc, _ in samples]
+    filters = [{"filter": used} if used else {} for _, _, used in samples]
+    write_lines(file, [row | used for row, used in zip(rows, filters, strict=True)])
 
 
-def write_harness(folder: Path) -> None:
-    for model, row in GRADES.iterrows():
-        file = folder / model.replace("/", "__") / "samples_q_2026-01-01T00-00-00.1.jsonl"
-        log_samples(file, *((int(item[2:]), row[item], None) for item in GRADES))
+# each writes a model's grades of items, by their numbers, as one program does
 
 
-def inspect_runs() -> list[tuple[dict, list[dict]]]:
-    """Return header and samples of each model's run."""
-    runs = []
-    for model, row in GRADES.iterrows():
-        header = {"version": 2, "eval": {"task": "q", "model": model, "created": "2026-01-01"}}
-        samples = [
-            {"id": int(item[2:]), "epoch": 1, "scores": {"match": {"value": "IC"[int(row[item])]}}}
-            for item in GRADES
-        ]
-        samples.append({"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}})
-        runs.append((header, samples))
-    return runs
+def harness(folder: Path, model: str, grades: dict[int, float]) -> None:
+    file = folder / model.replace("/", "__") / "samples_q_2026-01-01T00-00-00.1.jsonl"
+    log_samples(file, *((number, grade, None) for number, grade in grades.items()))
 
 
-def write_inspect(folder: Path) -> None:
-    for number, (header, samples) in enumerate(inspect_runs()):
-        with zipfile.ZipFile(folder / f"{number}.eval", "w") as archive:
-            archive.writestr("header.json", json.dumps(header))
-            archive.writestr("summaries.json", "[]")
-            for sample in samples:
-                archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
+def inspect_run(model: str, grades: dict[int, float]) -> tuple[dict, list[dict]]:
+    header = {"version": 2, "eval": {"task": "q", "model": model, "created": "2026-01-01"}}
+    marks = {number: {"match": {"value": "IC"[int(grade)]}} for number, grade in grades.items()}
+    samples = [{"id": number, "epoch": 1, "scores": mark} for number, mark in marks.items()]
+    failed = {"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}}
+    return header, [*samples, failed]
 
 
-def write_inspect_json(folder: Path) -> None:
-    for number, (header, samples) in enumerate(inspect_runs()):
-        (folder / f"{number}.json").write_text(json.dumps({**header, "samples": samples}))
+def inspect_archive(folder: Path, model: str, grades: dict[int, float]) -> None:
+    header, samples = inspect_run(model, grades)
+    with zipfile.ZipFile(folder / f"{model[-5:]}.eval", "w") as archive:
+        archive.writestr("header.json", json.dumps(header))
+        archive.writestr("summaries.json", "[]")
+        for sample in samples:
+            archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
 
 
-def write_every_eval_ever(folder: Path) -> None:
-    about = {"schema_version": "1.0", "evaluation_name": "q"}
-    records = [
-        about
-        | {"evaluation_id": f"q/{model}/1", "model_id": model, "sample_id": item}
-        | {"evaluation": {"score": grade, "is_correct": bool(grade)}}
-        for model, item, grade in LONG
-    ]
-    (folder / "instances.jsonl").write_text("\n".join(map(json.dumps, records)))
+def inspect_json(folder: Path, model: str, grades: dict[int, float]) -> None:
+    header, samples = inspect_run(model, grades)
+    write_lines(folder / f"{model[-5:]}.json", [header | {"samples": samples}])
 
 
-def write_helm(folder: Path) -> None:
+def every_eval_ever(folder: Path, model: str, grades: dict[int, float]) -> None:
+    about = {"schema_version": "1.0", "evaluation_name": "q", "model_id": model}
+    about["evaluation_id"] = f"q/{model}/1"
+    scores = {number: {"score": one, "is_correct": bool(one)} for number, one in grades.items()}
+    rows = [about | {"sample_id": str(n), "evaluation": score} for n, score in scores.items()]
+    write_lines(folder / f"{model[-5:]}.jsonl", rows)
+
+
+def helm(folder: Path, model: str, grades: dict[int, float]) -> None:
+    spec = {"name": f"q,model={model.replace('/', '_')}", "adapter_spec": {"model": model}}
+    write_lines(folder / model[-5:] / "run_spec.json", [spec])
     stat = {"name": {"name": "exact_match", "split": "test"}, "count": 1}
-    for number, (model, row) in enumerate(GRADES.iterrows()):
-        run = folder / str(number)
-        run.mkdir()
-        spec = {"name": f"q,model={model.replace('/', '_')}", "adapter_spec": {"model": model}}
-        (run / "run_spec.json").write_text(json.dumps(spec))
-        records = [
-            {"instance_id": item[2:], "train_trial_index": 0, "stats": [stat | {"mean": row[item]}]}
-            for item in GRADES
-        ]
-        records.append(records[0] | {"perturbation": {"name": "typos"}, "stats": [stat]})
-        (run / "per_instance_stats.json").write_text(json.dumps(records))
+    rows = [{"instance_id": str(n), "stats": [stat | {"mean": one}]} for n, one in grades.items()]
+    rows.append(rows[0] | {"perturbation": {"name": "typos"}, "stats": [stat]})
+    rows = [row | {"train_trial_index": 0} for row in rows]
+    (folder / model[-5:] / "per_instance_stats.json").write_text(json.dumps(rows))
 
 
 @pytest.mark.parametrize(
-    ("write", "layout"),
+    ("write", "program"),
     [
-        (write_harness, "lm-evaluation-harness"),
-        (write_inspect, "Inspect"),
-        (write_inspect_json, "Inspect"),
-        (write_every_eval_ever, "every eval ever"),
-        (write_helm, "HELM"),
+        (harness, "lm-evaluation-harness"),
+        (inspect_archive, "Inspect"),
+        (inspect_json, "Inspect"),
+        (every_eval_ever, "every eval ever"),
+        (helm, "HELM"),
     ],
 )
-def test_logs_of_evaluation_programs_are_recognised(write, layout, tmp_path):
-    write(tmp_path)
+def test_logs_of_evaluation_programs_are_recognised(write, program, tmp_path):
+    for model, grades in GRADES.set_axis([1, 2], axis=1).iterrows():
+        write(tmp_path, model, grades.to_dict())
     read = corpora.read_responses(tmp_path)
     pd.testing.assert_frame_equal(read.loc[GRADES.index, GRADES.columns], GRADES, check_names=False)
-    assert read.attrs["recognised"].startswith(f"logs of {layout} of 0 and 1: ")
+    assert read.attrs["recognised"].startswith(f"logs of {program} of 0 and 1: ")
 
 
 def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_test(tmp_path):
@@ -136,7 +126,7 @@ def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_t
 )
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_long_tables_are_recognised_by_their_header(names, suffix, tmp_path):
-    table = pd.DataFrame(LONG, columns=list(names))
+    table = GRADES.stack().reset_index().set_axis(names, axis=1)
     table["country"] = np.where(table[names[0]] == "second", "DE", "US")
     table["seconds"] = range(len(table))
     file = tmp_path / f"long{suffix}"
@@ -145,9 +135,6 @@ def test_long_tables_are_recognised_by_their_header(names, suffix, tmp_path):
     assert answers.responses.loc[GRADES.index].to_numpy().tolist() == GRADES.to_numpy().tolist()
     assert answers.groups["country"].to_dict() == {"org/first": "US", "second": "DE"}
     assert "columns ['seconds'] ignored" in answers.recognised
-    pd.concat([table, table[:1]]).to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(FrameError, match="1 answers to the same item by the same person"):
-        corpora.read_responses(tmp_path / "twice.csv")
 
 
 def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
@@ -162,70 +149,96 @@ def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
     assert answers.recognised.startswith(layout)
 
 
-def test_raw_answers_are_graded_by_a_key_and_missing_codes_are_not_wrong(tmp_path):
-    file = tmp_path / "answers.csv"
-    file.write_text("student,q1,q2,sex\nann,B,2,1\nbob,NA,99,0\ncas,A,1,1\n")
+RAW = "student,q1,q2,sex\nann,B,2,1\nbob,NA,99,0\ncas,A,1,1\n"
+RATINGS = "id,q1,q2\na,1,5\nb,3,2\nc,-9,4\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write a table of answers, and return what is read from it."""
+
+    def read(text, **options):
+        (tmp_path / "answers.csv").write_text(text)
+        return corpora.read_answers(tmp_path / "answers.csv", **options)
+
+    return read
+
+
+def test_raw_answers_are_graded_by_a_key_and_missing_codes_are_not_wrong(read, tmp_path):
     (tmp_path / "key.csv").write_text("item,key\nq1,B\nq2,2\n")
-    (tmp_path / "wide.csv").write_text("q1,q2,q3\nB,2,x\n")
+    found = read(RAW, key=tmp_path / "key.csv", missing=[99])
+    assert found.responses.loc[["ann", "cas"]].to_numpy().tolist() == [[1, 1], [0, 0]]
+    assert list(found.groups) == ["sex"] and found.raw.loc["cas", "q2"] == "1"
+    assert found.recognised.endswith("left out, for they answered nothing: ['bob']")
+    (tmp_path / "key.csv").write_text("q1,q2,q3\nB,2,x\n")
     with pytest.raises(FrameError, match=r"columns .*'q3'\]; expected two, item and key"):
-        read_key(tmp_path / "wide.csv")
-    answers = corpora.read_answers(file, key=tmp_path / "key.csv", missing=[99])
-    assert answers.responses.loc[["ann", "cas"]].to_numpy().tolist() == [[1, 1], [0, 0]]
-    assert list(answers.groups) == ["sex"] and answers.raw.loc["cas", "q2"] == "1"
-    assert answers.recognised.endswith("left out, for they answered nothing: ['bob']")
-    with pytest.raises(FrameError, match=r"no columns \['q3'\]"):
-        corpora.read_responses(file, key={"q1": "B", "q3": "x"})
-    with pytest.raises(FrameError, match="nobody chose the right answer of any item: 'q1'"):
-        corpora.read_responses(file, key={"q1": "x", "q2": "y"})
+        read(RAW, key=tmp_path / "key.csv")
 
 
-def test_ratings_and_rows_without_names_are_recognised(tmp_path):
-    file = tmp_path / "ratings.csv"
-    file.write_text("id,q1,q2\na,1,5\nb,3,2\nc,-9,4\n")
-    answers = corpora.read_answers(file, missing=["-9"])
-    assert answers.level == "ratings" and answers.responses["q1"].isna().tolist() == [0, 0, 1]
-    with pytest.raises(FrameError, match="values other than 0, 1"):
-        corpora.read_responses(file)
-    file.write_text("q1,q2\n1,0\n0,1\n1,1\n")
-    unnamed = corpora.read_answers(file)
+def test_ratings_and_rows_without_names_are_recognised(read):
+    ratings = read(RATINGS, missing=["-9"])
+    assert ratings.level == "ratings" and ratings.responses["q1"].isna().tolist() == [0, 0, 1]
+    unnamed = read("q1,q2\n1,0\n0,1\n1,1\n")
     assert unnamed.responses.to_numpy().tolist() == [[1, 0], [0, 1], [1, 1]]
     assert "without a column of persons" in unnamed.recognised
 
 
+def test_covariates_are_left_out_by_name(read):
+    unnamed = ",sex,i0\na,1,1\nb,0,0\n"  # as pandas writes an index without a name
+    assert list(read(unnamed, drop=["sex"]).responses.index) == ["a", "b"]
+    table = "person,sex,i0,i1\na,1,1,0\nb,0,0,1\n"
+    assert list(read(table, drop=["sex"]).responses) == ["i0", "i1"]
+    assert list(read(table, items=["i1"]).responses) == ["i1"]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_marks_between_cells_are_recognised(mark, read):
+    table = "person,q1,q2\na,1,0\nb,0,1\n".replace(",", mark)
+    assert read(table).responses.to_numpy().tolist() == [[1, 0], [0, 1]]
+
+
+TWICE = "model_id,sample_id,is_correct\na,q1,1\na,q1,0\n"
+JUDGED = {"eval": {"task": "t", "model": "m"}}
+JUDGED["samples"] = [{"id": 7, "scores": {"judge": {"value": "P"}}}]
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "options", "message"),
     [
-        ("a.csv", "student,q1,q2\nann,A,B\nbob,C,B\n", r"\['q1', 'q2'\] hold text: .*need a key"),
-        ("a.csv", "", "header.*expected: a wide table|No columns"),
-        ("a.docx", "x", "files .docx are not known"),
-        ("a.json", '[{"x": 1}]', r"has the keys \['x'\]; expected a log of lm-evaluation-harness"),
-        ("a.eval", "no zip", "cannot be read"),
-        ("a.jsonl", '{"doc_id": 1, "bleu": 3}', "none of the metrics"),
-        (
-            "a.json",
-            '{"eval": {"task": "t", "model": "m"}, "samples": [{"id": 7, "scores": {"judge": '
-            '{"value": "P"}}}]}',
-            "sample 7 has the score 'P' by 'judge'",
-        ),
+        ("a.csv", "id,q1,q2\na,A,B\nb,C,B\n", {}, r"\['q1', 'q2'\] hold text: .*need a key"),
+        ("a.csv", RAW, {"key": {"q1": "B", "q3": "x"}}, r"no columns \['q3'\]"),
+        ("a.csv", RAW, {"key": {"q1": "x", "q2": "y"}}, "nobody chose the right answer of .*'q1'"),
+        ("a.csv", RATINGS, {}, "values other than 0, 1"),
+        ("a.csv", RATINGS, {"drop": ["age"]}, r"no columns \['age'\]"),
+        ("a.csv", TWICE, {}, "1 answers to the same item by the same person"),
+        ("a.csv", "person,q1,q2\na,1,0\nb,0,1,1\n", {}, "rows have more cells than the 3 names"),
+        ("a.csv", "person,q1,q1\na,1,0\nb,0,1\n", {}, r"\['q1'\] occur more than once"),
+        ("a.csv", "person,q1,q2\na,1,0\n  ,0,1\n", {}, r"persons at positions \[2\] are without"),
+        ("a.csv", "", {}, "header.*expected: a wide table|No columns"),
+        ("a.docx", "x", {}, "files .docx are not known"),
+        ("a.json", '[{"x": 1}]', {}, r"keys \['x'\]; expected a log of lm-evaluation-harness"),
+        ("a.eval", "no zip", {}, "cannot be read"),
+        ("a.jsonl", '{"doc_id": 1, "bleu": 3}', {}, "none of the metrics"),
+        ("a.json", json.dumps(JUDGED), {}, "sample 7 has the score 'P' by 'judge'"),
     ],
 )
-def test_other_files_are_refused_with_what_was_expected(name, content, message, tmp_path):
+def test_files_are_refused_with_what_was_expected(name, content, options, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(FrameError, match=message):
-        corpora.read_responses(tmp_path / name)
+        corpora.read_responses(tmp_path / name, **options)
 
 
 @pytest.mark.parametrize(("suffix", "package"), [(".xlsx", "openpyxl"), (".sav", "pyreadstat")])
-def test_files_of_spreadsheets_and_spss_need_a_package_that_is_named(suffix, package, tmp_path):
+def test_files_of_spreadsheets_and_spss_need_a_package_that_is_named(
+    suffix, package, tmp_path, monkeypatch
+):
     file, table = tmp_path / f"answers{suffix}", GRADES.set_axis(["q1", "q2"], axis=1)
     table = table.rename_axis("student").reset_index()
-    try:
-        module = __import__(package)
-    except ImportError:
-        file.write_bytes(b"")
-        with pytest.raises(FrameError, match=f"pip install {package}"):
-            corpora.read_responses(file)
-        return
+    file.write_bytes(b"")
+    with monkeypatch.context() as patch, pytest.raises(FrameError, match=f"pip install {package}"):
+        patch.setitem(sys.modules, package, None)
+        corpora.read_responses(file)
+    module = pytest.importorskip(package)
     if suffix == ".sav":
         module.write_sav(table, str(file))
     else:
@@ -238,32 +251,6 @@ def test_choices_that_are_numbers_stay_apart(codes):
     key = read_key({"q1": codes[0], "q2": codes[1], "q3": codes[0]})
     assert key["q1"] != key["q2"]
     assert read_key({"q1": 2})["q1"] == read_key({"q1": 2.0})["q1"] == "2"
-
-
-def test_covariates_are_left_out_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "answers.csv"
-    file.write_text(",sex,i0\na,1,1\nb,0,0\n")  # as pandas writes an index without a name
-    assert list(corpora.read_responses(file, drop=["sex"]).index) == ["a", "b"]
-    file.write_text("person,sex,i0,i1\na,1,1,0\nb,0,0,1\n")
-    assert list(corpora.read_responses(file, drop=["sex"])) == ["i0", "i1"]
-    assert list(corpora.read_responses(file, items=["i1"])) == ["i1"]
-    with pytest.raises(FrameError, match=r"no columns \['age'\]"):
-        corpora.read_responses(file, drop=["age"])
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_marks_are_recognised_and_malformed_files_refused(mark, tmp_path) -> None:
-    file = tmp_path / "answers.csv"
-    file.write_text("person,q1,q2\na,1,0\nb,0,1\n".replace(",", mark))
-    assert corpora.read_responses(file).to_numpy().tolist() == [[1, 0], [0, 1]]
-    for text, says in (
-        ("person,q1,q2\na,1,0\nb,0,1,1\n", "rows have more cells than the 3 names"),
-        ("person,i0,i0\na,1,0\nb,0,1\n", r"\['i0'\] occur more than once"),
-        ("person,i0,i1\na,1,0\n  ,0,1\n", r"persons at positions \[2\] are without a name"),
-    ):
-        file.write_text(text.replace(",", mark))
-        with pytest.raises(FrameError, match=f"answers.csv: .*{says}"):
-            corpora.read_responses(file)
 
 
 def test_a_table_of_very_many_columns_is_read_as_pandas_reads_it(tmp_path) -> None:

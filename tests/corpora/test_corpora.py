@@ -1,5 +1,5 @@
-"""Readers of corpora against their makers' counts, a Dundee Corpus of six words written here,
-long tables, and exclusions counted by hand."""
+"""Readers of corpora against their makers' counts, a Dundee Corpus of six words written here, long
+tables, the same readings as programs write them, and exclusions counted by hand."""
 
 import numpy as np
 import pandas as pd
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psychlm import frames
+from psychlm.corpora import read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.corpora.own_readings import EYELINK
 from psychlm.frames import FrameError
@@ -57,7 +58,7 @@ def test_exclusions_are_named_and_counted_those_of_lines_where_they_are_known(wo
     }
     assert table["left"].iloc[-1] == len(kept)
     assert (table["removed"].sum() + len(kept)) == len(words)
-    lines = words.assign(line=[1] * 6 + [2] * (len(words) - 6))
+    lines = words.assign(line=[1] * 6 + [2] * 6)
     flagged = corpora.exclude(lines)[1].set_index("step")["flagged"]
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
 
@@ -116,12 +117,9 @@ def csv_corpus(tmp_path):
     def read(readings, mark=","):
         files = tmp_path / "words.csv", tmp_path / "readings.csv"
         words = 'text_id,word_id,word\n01,1,None\n01,2,"so;"\n'
-        if mark != ",":
-            words = words.replace(",", mark)
-        files[0].write_text(words)
-        header = mark.join(["subject", "text_id", "word_id", "gaze_ms"])
-        rows = [mark.join(row.split()) for row in readings.split("; ")]
-        files[1].write_text("\n".join([header, *rows, ""]))
+        files[0].write_text(words.replace(",", mark))
+        rows = ["subject text_id word_id gaze_ms", *readings.split("; ")]
+        files[1].write_text("\n".join(mark.join(row.split()) for row in rows))
         return corpora.from_csv(*files)
 
     return read
@@ -155,21 +153,21 @@ def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
         csv_corpus("007 01 1 250 9", mark)
 
 
+COLUMNS = ["Subject", "Item", "WordNr", "Word", "RT"]
+
+
 @pytest.fixture
 def long():
     """Two people, two sentences of three words, as a laboratory's software writes them."""
-    table = pd.DataFrame(
-        [(s, i, n) for s in (1, 2) for i in (7, 8) for n in (1, 2, 3)],
-        columns=["Subject", "Item", "WordNr"],
-    )
-    table["Word"] = table["Item"].map({7: "Dogs bark loudly.", 8: "It isn't late."}).str.split()
-    table["Word"] = [words[n - 1] for words, n in zip(table["Word"], table["WordNr"], strict=True)]
+    table = pd.DataFrame({"Item": [7] * 3 + [8] * 3, "WordNr": [1, 2, 3] * 2})
+    table["Word"] = "Dogs bark, loudly. It isn't late.".split()  # noqa: SIM905
+    table = pd.DataFrame({"Subject": [1, 2]}).merge(table, how="cross")
     return table.assign(RT=np.arange(300.0, 312), condition=table["Item"] % 2, trial=range(12))
 
 
 def test_one_long_table_becomes_words_and_readings(long):
     corpus = corpora.from_long(long, measures={"RT": "self_paced_ms"})
-    assert corpus.words["word"].tolist() == ["Dogs", "bark", "loudly.", "It", "isn't", "late."]
+    assert corpus.words["word"].tolist() == ["Dogs", "bark,", "loudly.", "It", "isn't", "late."]
     assert corpus.words["length_chars"].tolist() == [4, 4, 6, 2, 4, 4]
     assert corpus.words["condition"].tolist() == [1, 1, 1, 0, 0, 0]
     assert list(corpus.readings) == ["subject", "text_id", "word_id", "self_paced_ms", "trial"]
@@ -211,6 +209,73 @@ def test_a_long_table_says_what_it_dropped_and_how_it_read_what_is_written_other
 def test_a_long_table_that_would_give_wrong_results_is_refused(long, change, says):
     with pytest.raises(FrameError, match=says):
         corpora.from_long(change(long), measures={"RT": "self_paced_ms"})
+
+
+def write_pcibex(long, file):
+    names = ["Results reception time", "MD5 hash of participant's IP address", "PennElementType"]
+    names += ["Parameter", "Value", "Reading time", "Sentence (or sentence MD5)"]
+    lines = ["# Results on a day.", "# USER AGENT: a browser", "# Columns below this comment:"]
+    lines += [f"# {n}. {name}." for n, name in enumerate(names, 1)]
+    for row in long.itertuples():
+        cells = [17, row.Subject, "Controller-DashedSentence", row.WordNr]
+        cells += [row.Word.replace(",", "%2C"), row.RT, row.Item]
+        lines.append(",".join(map(str, cells)))
+    lines.append("17,1,PennController,_Trial_,Start,NULL,NULL")
+    file.write_text("\n".join(lines))
+
+
+# programs that write one table, and how they name person, text, number, word and time
+PROGRAMS = {
+    "jsPsych": ["subject_id", "sentence", "word_number", "word", "rt_word"],
+    "EyeLink": ["RECORDING_SESSION_LABEL", "item", "IA_ID", "IA_LABEL", "IA_FIRST_RUN_DWELL_TIME"],
+    "a laboratory": COLUMNS,
+}
+
+
+@pytest.mark.parametrize("program", ["PCIbex", *PROGRAMS])
+def test_tables_of_programs_are_the_same_corpus(program, long, tmp_path):
+    file, gap, long = tmp_path / "table.csv", program == "EyeLink", long[COLUMNS]
+    expected = corpora.from_long(long, measures={"RT": "ms_ms"})
+    if program == "PCIbex":
+        write_pcibex(long, file)
+    else:
+        table = long.set_axis(PROGRAMS[program], axis=1).assign(trial_type="self-paced-reading")
+        table = table.astype({PROGRAMS[program][4]: object})
+        if gap:
+            table.iloc[0, 4] = "."
+        table.to_csv(file, index=False, sep="\t" if gap else ",")
+    read = read_experiment(file)
+    columns = ["text_id", "word_id", "word", "length_chars"]
+    pd.testing.assert_frame_equal(read.words[columns], expected.words[columns])
+    times = read.readings.filter(like="_ms").iloc[:, 0]
+    assert times.isna().tolist() == [gap] + [False] * (len(long) - 1)
+    times = times.fillna(expected.readings["ms_ms"])
+    assert times.tolist() == expected.readings["ms_ms"].tolist()
+    assert read.readings["subject"].nunique() == 2
+    assert f"the table is read as {program}" in read.notes[0]
+
+
+@pytest.mark.parametrize("mark", ["", "_", "."])
+def test_a_wide_table_is_the_same_corpus(mark, long, tmp_path):
+    wide = long.pivot(index=["Subject", "Item"], columns="WordNr", values=["Word", "RT"])
+    wide.columns = [f"{name}{mark}{number}" for name, number in wide.columns]
+    wide.reset_index().to_csv(tmp_path / "wide.csv", index=False)
+    columns = {"subject": "Subject", "item": "Item"}
+    read = read_experiment(tmp_path / "wide.csv", measure="RT", columns=columns)
+    expected = corpora.from_long(long[COLUMNS], measures={"RT": "self_paced_ms"})
+    pd.testing.assert_frame_equal(read.words, expected.words)
+    pd.testing.assert_frame_equal(read.readings, expected.readings)
+
+
+def test_named_columns_are_read_and_others_are_refused_with_both_headers(long, tmp_path):
+    file, columns = tmp_path / "own.csv", {"subject": "ID", "item": "Satz", "word": "Wort"}
+    long[COLUMNS].set_axis(["ID", "Satz", "Nr", "Wort", "ms"], axis=1).to_csv(file, index=False)
+    read = read_experiment(file, measure="ms", columns=columns | {"word_number": "Nr"})
+    assert read.readings["self_paced_ms"].tolist() == long["RT"].tolist()
+    with pytest.raises(FrameError, match="header ID, Satz, Nr, Wort, ms, .*expected.*RECORDING_S"):
+        read_experiment(file)
+    with pytest.raises(FrameError, match="columns name .'items'."):
+        read_experiment(file, columns={"items": "Satz"})
 
 
 def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):

@@ -41,31 +41,33 @@ def test_facts_are_below_five_megabytes_and_hold_no_words() -> None:
 
 
 @pytest.mark.usefixtures("no_data")
-def test_responses_need_neither_share_nor_network_and_their_fingerprints_are_noted() -> None:
+def test_responses_have_their_published_sizes_and_need_neither_share_nor_network() -> None:
     data.forget_asked()
-    assert corpora.lalor2018().graded.shape == (999, 131)
-    assert data.asked() == data.fingerprint(["facts/lalor2018/ratings"])
-    assert None not in data.asked().values()
-    assert corpora.metabench("arc").shape == (4280, 100)
-    with pytest.raises(data.DataMissingError):
-        corpora.laverghetta2021().wording()
-    with pytest.raises(data.DataError, match=r"no table of facts 'x/y'; there are .*lalor2016"):
-        data.facts("x/y")
-
-
-def test_laverghetta2021_has_its_published_sizes_and_describes_models_by_their_names() -> None:
-    study = corpora.laverghetta2021()
-    assert study.panel.shape == (19, 104)
+    crowd, study = corpora.lalor2018(), corpora.laverghetta2021()
+    assert crowd.graded.shape == (999, 131) and (crowd.graded.mean() >= 0.5).all()
+    assert set(corpora.lalor2018_ratings().to_numpy().ravel()) == {1, 2, 3, 4, 5}
+    assert data.asked()["facts/lalor2018/ratings"] is not None
+    crowd = corpora.lalor2016(5)
+    assert crowd.key.value_counts().to_dict() == dict.fromkeys(corpora.NLI_LABELS, 30)
+    assert crowd.items_keyed("neutral").shape == (983, 30)
+    assert study.panel.shape == (19, 104) and study.models.shape == (240, 812)
+    assert (len(study.population("transformer")), len(study.population("lstm"))) == (183, 57)
     sizes = {code: 14 if code == "LE" else 15 for code in corpora.LAVERGHETTA_CATEGORIES}
     assert {code: rows.shape[1] for code, rows in study.phases.items()} == sizes
-    assert study.models.shape == (240, 812)
-    assert (len(study.population("transformer")), len(study.population("lstm"))) == (183, 57)
-    items = study.category_items("MN")
-    assert len(items) == 15 and set(items) <= set(study.panel.columns)
-    models = study.persons[study.persons["population"] != "human"]
-    assert models["architecture"].nunique() < 15
-    assert "conv" not in set(models["architecture"])
+    assert set(study.category_items("MN")) <= set(study.panel.columns)
+    models = study.persons[study.persons["population"] != "human"]  # described by their names
+    assert models["architecture"].nunique() < 15 and "conv" not in set(models["architecture"])
     assert not {"snlli", "sni"} & set(models["finetuned"].dropna())
+    answers = corpora.lsat6()
+    # proportions correct: Bock & Lieberman (1970), also in Rizopoulos (2006, section 4.1)
+    assert answers.mean().round(3).tolist() == [0.924, 0.709, 0.553, 0.763, 0.870]
+    answers, scores = corpora.metabench("gsm8k"), corpora.metabench_scores()["gsm8k"]
+    assert corpora.metabench("arc").shape == (4280, 100)
+    assert answers.mean(axis=1).corr(scores) > 0.95
+    with pytest.raises(data.DataMissingError):
+        study.wording()
+    with pytest.raises(data.DataError, match=r"no table of facts 'x/y'; there are .*lalor2016"):
+        data.facts("x/y")
 
 
 @pytest.mark.needs_share
@@ -86,30 +88,6 @@ def test_our_grading_of_lalor2016_is_the_authors_own(group: int, n_persons: int)
     coded = pd.read_csv(data.path(f"lalor2016/irt_file_{group}_coded"), index_col="userid")
     assert crowd.graded.shape == (n_persons, 90)
     pd.testing.assert_frame_equal(crowd.graded, coded.astype(float), check_names=False)
-
-
-def test_labels_are_keyed_by_gold_or_the_majority() -> None:
-    crowd = corpora.lalor2016(5)
-    assert crowd.key.value_counts().to_dict() == dict.fromkeys(corpora.NLI_LABELS, 30)
-    assert crowd.items_keyed("neutral").shape == (983, 30)
-    crowd = corpora.lalor2018()
-    assert set(crowd.key) == {"positive", "negative"}
-    assert (crowd.graded.mean() >= 0.5).all()
-    assert set(corpora.lalor2018_ratings().to_numpy().ravel()) == {1, 2, 3, 4, 5}
-
-
-def test_metabench_answers_agree_with_the_scores_on_the_whole_benchmark() -> None:
-    answers, scores = corpora.metabench("gsm8k"), corpora.metabench_scores()
-    shared = answers.index.intersection(scores.index)
-    assert len(shared) > 4000
-    assert answers.loc[shared].mean(axis=1).corr(scores.loc[shared, "gsm8k"]) > 0.95
-
-
-def test_lsat6_has_its_thousand_people_and_published_margins() -> None:
-    answers = corpora.lsat6()
-    assert answers.shape == (1000, 5)
-    # proportions correct: Bock & Lieberman (1970), also in Rizopoulos (2006, section 4.1)
-    assert list(answers.mean().round(3)) == [0.924, 0.709, 0.553, 0.763, 0.870]
 
 
 @pytest.mark.needs_share

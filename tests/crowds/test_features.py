@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 
 from psychlm import crowds, data
 from psychlm.crowds import features as module
-from psychlm.frames import FrameError
 
 
 @pytest.fixture
@@ -55,11 +54,6 @@ def test_features_of_a_text_are_its_mean_state_as_a_unit_vector(words):
     for row, states in zip(found, words(["a man", ""]), strict=True):
         np.testing.assert_allclose(row, states.mean(0) / np.linalg.norm(states.mean(0)), atol=1e-6)
     assert np.isfinite(crowds.pair_features(["", "a"], ["a", ""])).all()
-
-
-def test_texts_that_are_no_pairs_are_refused():
-    with pytest.raises(FrameError, match="2 premises and 1 hypotheses are no pairs"):
-        crowds.pair_features(["a", "b"], ["a"])
 
 
 def test_the_projection_is_scikit_learns_whitened_pca_of_each_block(rng):

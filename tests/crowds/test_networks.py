@@ -9,68 +9,71 @@ from torch import nn
 
 from psychlm import crowds
 from psychlm.crowds.networks import last_states
-from psychlm.frames import FrameError
 
 WORDS = [f"w{i}" for i in range(30)]
 
 
-def random_texts(rng, n, longest=9):
-    return [" ".join(rng.choice(WORDS, rng.integers(1, longest))) for _ in range(n)]
+def texts_of(rng, n):
+    return crowds.encode_texts([" ".join(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(n)])
 
 
-def test_a_crowd_reads_texts_as_pytorchs_layers_do(rng):
-    encoded = crowds.encode_texts(random_texts(rng, 7))
+def bag(own, encoded):
+    """Return the mean of the words' embeddings."""
     numbers, lengths = encoded.segments[0]
-    network = crowds.Network.for_inputs("lstm", encoded, 2, size=5, hidden=6)
-    weights = crowds.initial_weights(network, [1, 2])
-    logits = crowds.predict_logits(network, weights, encoded)
-    bag = crowds.Network.for_inputs("bag", encoded, 2, size=5)
-    bag_weights = crowds.initial_weights(bag, [1, 2])
-    bag_logits = crowds.predict_logits(bag, bag_weights, encoded)
-    for m in range(2):
-        lstm = nn.LSTM(5, 6, batch_first=True)
-        lstm.weight_ih_l0.data = weights["0.input"][m].T
-        lstm.weight_hh_l0.data = weights["0.state"][m].T
-        lstm.bias_ih_l0.data, lstm.bias_hh_l0.data = weights["0.bias"][m], torch.zeros(24)
-        words = weights["embedding"][m][numbers.long()]
-        options = {"batch_first": True, "enforce_sorted": False}
-        packed = nn.utils.rnn.pack_padded_sequence(words, lengths, **options)
-        expected = lstm(packed)[1][0][0] @ weights["out.weight"][m] + weights["out.bias"][m]
-        torch.testing.assert_close(logits[m], expected)
-        for row, (text, n) in enumerate(zip(numbers, lengths, strict=True)):
-            mean = bag_weights["embedding"][m][text[:n].long()].mean(0)
-            expected = mean @ bag_weights["out.weight"][m] + bag_weights["out.bias"][m]
-            torch.testing.assert_close(bag_logits[m, row], expected)
+    texts = zip(numbers.long(), lengths, strict=True)
+    return torch.stack([own["embedding"][text[:n]].mean(0) for text, n in texts])
 
 
-@pytest.mark.parametrize("tanh_layers", [0, 1])
-def test_heads_on_features_are_linear_layers_and_tanh(rng, tanh_layers):
-    features = crowds.encode_images(rng.normal(size=(6, 9)))
-    sizes = {"hidden": 4, "tanh_layers": tanh_layers}
-    network = crowds.Network.for_inputs("encoder", features, 3, **sizes)
-    weights = crowds.initial_weights(network, [1, 2])
-    logits = crowds.predict_logits(network, weights, features)
-    for m in range(2):
-        hidden = features
-        for name in ["layer0"][:tanh_layers]:
-            weight, bias = weights[f"{name}.weight"][m], weights[f"{name}.bias"][m]
-            hidden = torch.tanh(nn.functional.linear(hidden, weight.T, bias))
-        out = nn.functional.linear(hidden, weights["out.weight"][m].T, weights["out.bias"][m])
-        torch.testing.assert_close(logits[m], out)
+def lstm(own, encoded):
+    """Return the last state of PyTorch's LSTM."""
+    numbers, lengths = encoded.segments[0]
+    layer = nn.LSTM(5, 6, batch_first=True)
+    layer.weight_ih_l0.data, layer.weight_hh_l0.data = own["0.input"].T, own["0.state"].T
+    layer.bias_ih_l0.data, layer.bias_hh_l0.data = own["0.bias"], torch.zeros(24)
+    words, options = own["embedding"][numbers.long()], {"batch_first": True}
+    packed = nn.utils.rnn.pack_padded_sequence(words, lengths, enforce_sorted=False, **options)
+    return layer(packed)[1][0][0]
 
 
-def test_a_crowd_reads_images_as_pytorchs_layers_do(rng):
-    images = crowds.encode_images(rng.normal(size=(4, 8, 8)))
-    network = crowds.Network.for_inputs("cnn", images, 3, hidden=6)
+def linear(own, features):
+    return features
+
+
+def tanh(own, features):
+    return torch.tanh(features @ own["layer0.weight"] + own["layer0.bias"])
+
+
+def cnn(own, images):
+    for i in range(2):
+        convolved = nn.functional.conv2d(
+            images, own[f"conv{i}.weight"], own[f"conv{i}.bias"], padding=1
+        )
+        images = nn.functional.max_pool2d(convolved.relu(), 2)
+    return (images.flatten(1) @ own["layer0.weight"] + own["layer0.bias"]).relu()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "layers"),
+    [
+        ("bag", {"size": 5}, bag),
+        ("lstm", {"size": 5, "hidden": 6}, lstm),
+        ("encoder", {"hidden": 4, "tanh_layers": 0}, linear),
+        ("encoder", {"hidden": 4, "tanh_layers": 1}, tanh),
+        ("cnn", {"hidden": 6}, cnn),
+    ],
+)
+def test_a_crowd_computes_what_pytorchs_layers_do(kind, sizes, layers, rng):
+    if kind in ("bag", "lstm"):
+        inputs = texts_of(rng, 7)
+    else:
+        shape = (4, 8, 8) if kind == "cnn" else (6, 9)
+        inputs = crowds.encode_images(rng.normal(size=shape))
+    network = crowds.Network.for_inputs(kind, inputs, 3, **sizes)
     weights = crowds.initial_weights(network, [1, 2, 3])
-    logits = crowds.predict_logits(network, weights, images)
+    logits = crowds.predict_logits(network, weights, inputs)
     for m in range(3):
-        x = images
-        for i in range(2):
-            kernel, bias = weights[f"conv{i}.weight"][m], weights[f"conv{i}.bias"][m]
-            x = nn.functional.max_pool2d(nn.functional.conv2d(x, kernel, bias, padding=1).relu(), 2)
-        x = (x.flatten(1) @ weights["layer0.weight"][m] + weights["layer0.bias"][m]).relu()
-        expected = x @ weights["out.weight"][m] + weights["out.bias"][m]
+        own = {name: values[m] for name, values in weights.items()}
+        expected = layers(own, inputs) @ own["out.weight"] + own["out.bias"]
         torch.testing.assert_close(logits[m], expected)
 
 
@@ -113,20 +116,23 @@ def test_what_encoding_loses_is_counted():
     assert encoded[[2, 0]].segments[0][1].tolist() == [5, 5]
 
 
-def test_inputs_that_no_network_can_read_are_refused():
-    encoded = crowds.encode_texts(["a b a", "b a b"])
-    for kind, message in (
-        ("nli-bag", "reads pairs of texts, and the inputs are single texts"),
-        ("mlp", "reads images or features"),
-        ("tree", "unknown network 'tree'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            crowds.train(kind, encoded, [0, 1])
-    for columns, message in (
-        ((["a", None],), r"texts \[1\] .* are not strings"),
-        ((["a"], ["b", "c"]), r"equal length are needed, and these have \[1, 2\]"),
-    ):
-        with pytest.raises(FrameError, match=message):
-            crowds.encode_texts(*columns)
-    with pytest.raises(FrameError, match="not finite"):
-        crowds.encode_images([[1.0, np.nan]])
+ENCODED = crowds.encode_texts(["a b a", "b a b"])
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "says"),
+    [
+        (crowds.train, ("nli-bag", ENCODED, [0, 1]), "reads pairs of texts, .* are single texts"),
+        (crowds.train, ("mlp", ENCODED, [0, 1]), "reads images or features"),
+        (crowds.train, ("tree", ENCODED, [0, 1]), "unknown network 'tree'"),
+        (crowds.encode_texts, (["a", None],), r"texts \[1\] .* are not strings"),
+        (crowds.encode_texts, (["a"], ["b", "c"]), r"are needed, and these have \[1, 2\]"),
+        (crowds.pair_features, (["a", "b"], ["a"]), "2 premises and 1 hypotheses are no pairs"),
+        (crowds.encode_images, ([[1.0, np.nan]],), "not finite"),
+        (crowds.Member, (1, 0), "member 1 has train_fraction=0 .* lie between 0 and 1"),
+        (crowds.draw_members, (0, 1), "at least one member"),
+    ],
+)
+def test_what_no_crowd_can_read_is_refused(function, arguments, says):
+    with pytest.raises(ValueError, match=says):
+        function(*arguments)

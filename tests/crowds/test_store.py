@@ -37,12 +37,11 @@ def reference():
 
 def test_a_crowd_answers_every_item_and_says_who_its_members_are(reference):
     frames.check_responses(reference.responses)
-    assert reference.responses.shape == (9, 15)
+    assert reference.responses.shape == reference.valid_responses.shape == (9, 15)
     assert reference.responses.columns.tolist() == [f"q{i}" for i in range(15)]
     members = reference.members
     assert (members["n_examples"] == (members["train_fraction"] * 60).round()).all()
     assert (members["epochs"] == 3).all() and (members["best_epoch"] == 3).all()
-    assert not members["diverged"].any() and len(reference.valid_responses) == 9
 
 
 @pytest.mark.parametrize("models_at_once", [1, 5])
@@ -73,17 +72,6 @@ def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(referen
     assert again.n_resumed == 3
     assert steps == [(6, 9), (9, 9)]
     pd.testing.assert_frame_equal(again.responses, reference.responses)
-
-
-def test_a_full_disk_leaves_no_part_of_a_chunk(tmp_path, monkeypatch):
-    def fail(file, **arrays):
-        file.write(b"half a chunk")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez_compressed", fail)
-    with pytest.raises(OSError, match="No space left"):
-        crowds.train_crowd(**problem(), **OPTIONS, folder=tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_another_crowd_in_the_same_folder_is_not_taken_for_this_one(tmp_path):

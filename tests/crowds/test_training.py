@@ -1,4 +1,6 @@
-"""Many small models trained as one. References: each model alone, and PyTorch's optimisers."""
+"""Members of crowds, and many small models trained as one. References: what the names say, counted;
+each model alone; PyTorch's optimisers.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,33 @@ def largest_difference(one, many, member):
     return max(
         float((one.weights[k][0] - many.weights[k][member]).abs().max()) for k in many.weights
     )
+
+
+def test_members_differ_in_examples_and_noise_and_not_with_the_size_of_the_crowd(rng):
+    members = crowds.draw_members(50, seed=3)
+    assert crowds.draw_members(5, seed=3) == members[:5]
+    gold = rng.integers(0, 4, 200)
+    for member in members:
+        examples, labels = member.examples(200), member.noisy_labels(gold, 4)
+        changed = np.flatnonzero(labels != gold)
+        assert len(examples) == len(set(examples)) == round(member.train_fraction * 200)
+        assert len(changed) == round(member.label_noise * len(examples))
+        assert set(changed) <= set(examples)
+        assert labels.min() >= 0 and labels.max() < 4
+    assert len({tuple(member.examples(200)) for member in members}) == 50
+
+
+def test_an_epoch_shows_each_example_once_and_mixes_lengths(rng):
+    lengths = rng.integers(1, 40, 500)
+    for member in crowds.draw_members(4, seed=0, train_fraction=(0.3, 1.0)):
+        examples = member.examples(500)
+        batches = member.batches(examples, 1, 16, lengths)
+        assert (np.sort(batches[batches >= 0]) == examples).all()
+        longest = np.array([lengths[row[row >= 0]].max() for row in batches])
+        spread = np.array([np.ptp(lengths[row[row >= 0]]) for row in batches])
+        assert spread.mean() < 8 < np.ptp(lengths)  # similar lengths share a batch
+        assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.3
+        assert (member.batches(examples, 2, 16, lengths) != batches).any()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,6 @@ import pytest
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves
-from psychlm.papers.lalor2020_ddaclae import KnownItems
 from psychlm.papers.lalor2020_test_sets import empirical_curve
 
 
@@ -83,20 +82,6 @@ def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     found = irt.score(items, responses, method=method)
     without = irt.score(items[1:], responses.drop(columns="a"), method=method)
     np.testing.assert_allclose(found, without, atol=1e-8)
-
-
-def test_the_abilities_of_crowds_are_those_of_irt_score(rng):
-    items = simulate.items(60, rng)
-    correct = rng.random((5, 60)) < rng.random((5, 1))
-    correct[0], correct[1] = True, False
-    responses = pd.DataFrame(correct.astype(float), columns=items.index)
-    rasch = items.assign(a=1.0, b=items["b"].round(0))
-    negative = items.assign(a=items["a"].where(items.index != "item-3", -0.7))
-    for known in (items, rasch, negative):
-        found = KnownItems(known).ability(correct)
-        assert np.allclose(found, irt.score(known, responses, "ml"), atol=1e-7, equal_nan=True)
-        if known is not negative:
-            assert found["theta"].tolist()[:2] == [np.inf, -np.inf]
 
 
 def test_the_empirical_curve_follows_the_curve_that_made_the_answers(rng):

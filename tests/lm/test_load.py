@@ -1,38 +1,39 @@
 """Opening language models: what is opened, pinned and refused. Checkpoints are made on the spot;
-the hub is played by a stand-in, since a test needs no network.
+the hub is a stand-in on this machine.
 """
 
 import json
-import shutil
 import sys
 from types import SimpleNamespace
 
+import huggingface_hub
 import numpy as np
 import pandas as pd
 import pytest
+import stand_in_hub
 import tiny_models
 import torch
 import transformers
-from click.testing import CliRunner
+from command import run
+from huggingface_hub import constants
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
-from psychlm import cli, data, lm
-from psychlm.lm import _load, encoders
+from psychlm import data, lm
+from psychlm.lm import encoders
 
 KINDS = dict.fromkeys(("gpt2", "gpt_neox", "opt", "llama", "mamba"), "causal")
 KINDS |= {"xlnet": "permutation", "xlm": "left-masked", "bert": "masked"}
-
-
+KINDS |= dict.fromkeys(("t5", "bart"), "encoder-decoder")
 NLI = ["entailment", "neutral", "contradiction"]
 
 
 @pytest.mark.parametrize("family", KINDS)
-def test_every_family_opens_as_its_kind_and_scores(family, tmp_path):
+def test_every_family_opens_as_its_kind(family, tmp_path):
     model = lm.load(tiny_models.save(tmp_path, family), device="cpu")
     assert model.kind == KINDS[family]
     assert model.network.dtype == torch.float32 and not model.network.training
-    words = lm.surprisal("the old man and the sea", model, cache=False)
-    assert np.isfinite(words["surprisal_bits"]).all()
-    assert model.context_tokens == (2048 if family in ("mamba", "xlnet") else tiny_models.CONTEXT)
+    limits = {"mamba": 2048, "xlnet": 2048}
+    assert model.context_tokens == limits.get(family, tiny_models.CONTEXT)
 
 
 def test_a_folder_is_pinned_by_the_hash_of_its_files(copy, gpt2):
@@ -46,52 +47,48 @@ def test_a_folder_is_pinned_by_the_hash_of_its_files(copy, gpt2):
     assert lm.load(copy).revision != before
 
 
-def head(kind, tokenizer, labels=(), **options):
-    """A network of BERT's kind with one of its heads."""
-    return tiny_models.bert(getattr(transformers, f"Bert{kind}"), tokenizer, labels, **options)
-
-
-def saved_head(folder, *kind, **options):
+def head(kind, labels=(), **options):
+    """A network of BERT's kind with one of its heads, and its tokenizer."""
     tokenizer = tiny_models.wordpiece()
-    network = head(kind[0], tokenizer, *kind[1:], **options)
-    return tiny_models.save_network(folder, network, tokenizer)
+    network = getattr(transformers, f"Bert{kind}")
+    return tiny_models.bert(network, tokenizer, labels, **options), tokenizer
 
 
 def test_models_that_choose_open_as_what_they_are(tmp_path):
-    classifier = lm.load(saved_head(tmp_path / "a", "ForSequenceClassification", NLI), "cpu")
-    assert not classifier.network.training
+    tiny_models.save_network(tmp_path / "a", *head("ForSequenceClassification", NLI))
+    classifier = lm.load(tmp_path / "a", "cpu")
     assert (classifier.kind, classifier.labels) == ("classifier", tuple(NLI))
-    assert classifier.context_tokens == tiny_models.CONTEXT
-    chooser = lm.load(saved_head(tmp_path / "b", "ForMultipleChoice"), "cpu")
+    assert classifier.context_tokens == tiny_models.CONTEXT and not classifier.network.training
+    tiny_models.save_network(tmp_path / "b", *head("ForMultipleChoice"))
+    chooser = lm.load(tmp_path / "b", "cpu")
     assert (chooser.kind, chooser.labels) == ("multiple-choice", ())
 
 
-def test_labels_are_given_where_the_configuration_has_none(tmp_path):
-    folder = saved_head(tmp_path, "ForSequenceClassification", num_labels=3)
-    assert lm.load(folder, "cpu", labels=NLI).labels == tuple(NLI)
+def test_labels_are_given_where_the_configuration_has_none():
+    network, tokenizer = head("ForSequenceClassification", num_labels=3)
+    assert lm.wrap(network, tokenizer, labels=NLI).labels == tuple(NLI)
     for labels, says in (
         (None, "have no meaning"),
         (["a", "b"], "3 outputs, and labels=.* names 2"),
     ):
         with pytest.raises(lm.ModelError, match=says):
-            lm.load(folder, "cpu", labels=labels)
+            lm.wrap(network, tokenizer, labels=labels)
 
 
 @pytest.mark.parametrize(
     "options", [{"num_labels": 1}, {"num_labels": 2, "problem_type": "multi_label_classification"}]
 )
 def test_a_model_of_no_choice_is_refused(options):
-    tokenizer = tiny_models.wordpiece()
     with pytest.raises(lm.ModelError, match="no choice among labels"):
-        lm.wrap(head("ForSequenceClassification", tokenizer, **options), tokenizer)
+        lm.wrap(*head("ForSequenceClassification", **options))
 
 
 def test_a_head_that_the_checkpoint_lacks_is_never_random(tmp_path):
-    folder = saved_head(tmp_path, "Model")
+    tiny_models.save_network(tmp_path, *head("Model"))
     options = {"kind": "classifier", "labels": ["pos", "neg"]}
     for given, head_name in ((options, "ForSequenceClassification"), ({}, "ForMaskedLM")):
         with pytest.raises(lm.ModelError, match=f"lacks weights of a Bert{head_name}.*be random"):
-            lm.load(folder, "cpu", **given)
+            lm.load(tmp_path, "cpu", **given)
 
 
 def test_the_bundled_encoder_is_found_without_importing_its_package(monkeypatch):
@@ -113,26 +110,19 @@ def test_a_tokenizer_that_does_not_suit_the_model_is_noticed(gpt2):
         lm.wrap(model.network, model.tokenizer)
 
 
-def test_the_default_model_opens_or_says_that_it_is_not_there(monkeypatch, tmp_path, gpt2):
-    monkeypatch.setattr(_load, "DEFAULT_FOLDER", tmp_path)
-    with pytest.raises(lm.ModelError, match="holds no config.json"):
-        lm.load("default")
-    shutil.copytree(gpt2, tmp_path, dirs_exist_ok=True)
-    assert lm.load().name == "default"
-
-
-def test_what_cannot_be_had_is_said_at_once(gpt2, tmp_path):
-    for name, options, complaint in (
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
         ("/no/such/folder", {}, "holds no config.json"),
-        ("./here", {}, "holds no config.json"),
         ("gpt2@abc", {"revision": "def"}, "asked for at two revisions"),
-        (gpt2, {"revision": "main"}, "a folder, which has no revisions"),
-        (gpt2, {"dtype": "float8"}, "dtype 'float8' is unknown"),
-        (gpt2, {"kind": "auto"}, "kind 'auto' is unknown"),
-        (tmp_path, {}, "holds no config.json"),
-    ):
-        with pytest.raises(lm.ModelError, match=complaint):
-            lm.load(name, **options)
+        (None, {"revision": "main"}, "a folder, which has no revisions"),
+        (None, {"dtype": "float8"}, "dtype 'float8' is unknown"),
+        (None, {"kind": "auto"}, "kind 'auto' is unknown"),
+    ],
+)
+def test_what_cannot_be_had_is_said_at_once(gpt2, name, options, says):
+    with pytest.raises(lm.ModelError, match=says):
+        lm.load(name or gpt2, **options)
 
 
 def test_half_precision_is_read_with_whole_logits(gpt2):
@@ -147,77 +137,53 @@ def test_half_precision_is_read_with_whole_logits(gpt2):
 # The hub
 
 
-@pytest.fixture
-def hub(monkeypatch, gpt2, tmp_path):
-    """A hub that holds lab/tiny at one commit, the files of which are the checkpoint's."""
-    import huggingface_hub
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-
-    commit, asked = "c0ffee" + "0" * 34, []
-    files = shutil.copytree(gpt2, tmp_path / "snapshots" / commit)
-
-    def hf_hub_download(name, file, revision=None):
-        answer = SimpleNamespace(headers={}, status_code=404, request=None, url="")
-        if name != "lab/tiny":
-            raise RepositoryNotFoundError("404", response=answer)
-        if revision not in (None, "main"):
-            raise RevisionNotFoundError("404", response=answer)
-        return str(files / file)
-
-    def snapshot_download(name, revision, allow_patterns, ignore_patterns):
-        asked.append((name, revision, allow_patterns))
-        return str(files)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    return SimpleNamespace(commit=commit, asked=asked)
-
-
 @pytest.mark.parametrize("name", ["lab/tiny", "lab/tiny@main"])
-def test_a_hub_name_is_resolved_to_its_commit(name, hub):
-    model = lm.load(name)
-    assert model.revision == hub.commit and model.name == "lab/tiny"
-    ((asked, revision, files),) = hub.asked
-    assert (asked, revision) == ("lab/tiny", hub.commit)
-    assert "*.safetensors" in files and not any(".bin" in one or ".py" in one for one in files)
-    assert data.opened_models["lab/tiny"] == hub.commit  # which reports record
+def test_a_hub_name_is_resolved_to_its_commit(name, copy, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (copy / "pytorch_model.bin").write_text("pickles")
+    (copy / "modeling.py").write_text("code")
+    with stand_in_hub.served("lab/tiny", copy) as sent:
+        model = lm.load(name)
+    commit = stand_in_hub.commit_of("lab/tiny")
+    assert model.revision == commit and model.name == "lab/tiny"
+    assert "model.safetensors" in sent and not any(file.endswith((".bin", ".py")) for file in sent)
+    assert data.opened_models["lab/tiny"] == commit  # which reports record
     scored = lm.surprisal("the old man", model, cache=False)
-    assert scored.attrs["surprisal"]["revision"] == hub.commit
+    assert scored.attrs["surprisal"]["revision"] == commit
 
 
-def test_a_revision_or_a_model_that_does_not_exist_is_named(hub):
-    with pytest.raises(lm.ModelError, match="lab/tiny has no revision 'v9' on the hub"):
-        lm.load("lab/tiny", revision="v9")
-    with pytest.raises(lm.ModelError, match="'lab/tinny' is neither a folder here nor a public"):
-        lm.load("lab/tinny")
+NOT_FOUND = SimpleNamespace(headers={}, status_code=404, request=None, url="")
 
 
-def test_without_a_network_the_error_says_what_to_do(monkeypatch, hub):
-    import huggingface_hub
-
-    def unreachable(*_given, **_options):
-        raise OSError("Name or service not known")
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (RevisionNotFoundError("404", response=NOT_FOUND), "no revision 'v9' on the hub"),
+        (RepositoryNotFoundError("404", response=NOT_FOUND), "neither a folder here nor a public"),
+        (OSError("Name or service not known"), "lab/tiny cannot be (opened: Name|fetched from)"),
+    ],
+)
+def test_what_the_hub_does_not_have_and_a_hub_out_of_reach_are_named(answer, says, monkeypatch):
+    def refused(*_given, **_options):
+        raise answer
 
     for name in ("snapshot_download", "hf_hub_download"):
-        monkeypatch.setattr(huggingface_hub, name, unreachable)
-        with pytest.raises(lm.ModelError, match="lab/tiny cannot be (opened: Name|fetched from)"):
-            lm.load("lab/tiny")
+        monkeypatch.setattr(huggingface_hub, name, refused)
+    with pytest.raises(lm.ModelError, match=says):
+        lm.load("lab/tiny", revision="v9")
 
 
 # The command
 
 
-def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path, monkeypatch):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path):
     expected = lm.surprisal("The old man\n the boat.", gpt2)
     (tmp_path / "story.txt").write_text("The old man\n the boat.", encoding="utf-8")
     columns = ["text_id", "word_id", "word", "space_before", "space_after"]
     expected.assign(text_id="007")[columns].to_csv(tmp_path / "words.csv", index=False)
     out = tmp_path / "out.parquet"
     for source in ("The old man\n the boat.", tmp_path / "story.txt", tmp_path / "words.csv"):
-        arguments = ["surprisal", str(source), "--model", str(gpt2), "--out", str(out)]
-        done = CliRunner().invoke(cli.main, arguments)
-        assert done.exit_code == 0, done.output
+        run("surprisal", source, "--model", gpt2, "--out", out)
         written = pd.read_parquet(out)
         np.testing.assert_allclose(written["surprisal_bits"], expected["surprisal_bits"])
         described = json.loads((tmp_path / "out.parquet.json").read_text())

@@ -69,7 +69,7 @@ def test_a_kind_of_model_is_added_by_one_function_and_its_name(monkeypatch, mode
     network, tokenizer = models("gpt2").network, models("gpt2").tokenizer
     words = lm.surprisal(TEXT, lm.wrap(network, tokenizer, kind="right-to-left"))
     ids, word = tokens_and_words(models("gpt2"), TEXT)
-    nats = last_nats(network, [tokenizer.bos_token_id, *ids[::-1]], len(ids))[::-1]
+    nats = last_nats(models("gpt2"), [tokenizer.bos_token_id, *ids[::-1]], len(ids))[::-1]
     assert_words_are_worth(words, nats, word)
 
 

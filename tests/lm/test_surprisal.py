@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
-from plain_transformers import last_nats, log_probabilities, token_bits, tokens_and_words
+from plain_transformers import last_nats, next_tokens, token_bits, tokens_and_words
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -23,20 +23,6 @@ VOCABULARY = "the old man boat horse sea and a tea talking India she said".split
 SEA = "the old man and the sea"
 BARRY = "She wound up talking to Barry about her time in India, she said."
 LEFT_TO_RIGHT = ["gpt2", "gpt_neox", "opt", "llama", "mamba", "xlnet", "gpt_neo"]
-
-
-def next_tokens(model, read, temperature=1.0):
-    """The reference: log p of every token after each of those read but the first, nats; behind the
-    last too, where a permutation model has no place for it.
-    """
-    if model.kind != "permutation":
-        return log_probabilities(model.network, read, temperature)
-    tables, order = [], torch.arange(len(read))
-    for here in range(1, len(read)):  # one target at a time, hidden from all as what follows it
-        given = {"perm_mask": (order[None, :] >= order[:, None]).float()[None]}
-        given["target_mapping"] = (order == here).float()[None, None]
-        tables.append(log_probabilities(model.network, read, temperature, **given))
-    return np.concatenate(tables)
 
 
 def ids_and_table(model, text, temperature=1.0):
@@ -366,7 +352,7 @@ def test_without_a_start_token_the_first_word_has_no_value(models):
     none = lm.surprisal("the old man", models("gpt2"), bos=None, correction=None)
     assert none["reason"].tolist() == [_surprisal.NO_CONTEXT, "", ""]
     ids, word = tokens_and_words(models("gpt2"), "the old man")
-    nats = last_nats(models("gpt2").network, ids, np.count_nonzero(word))
+    nats = last_nats(models("gpt2"), ids, np.count_nonzero(word))
     assert none["surprisal_bits"].sum() == pytest.approx(-nats.sum() / np.log(2), abs=1e-4)
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import optimize
 from scipy.special import expit
 
-from psychlm import crowds
+from psychlm import crowds, irt
 from psychlm.frames import FrameError
 from psychlm.papers import lalor2020_ddaclae as curricula
 
@@ -163,3 +163,14 @@ def test_curricula_trained_together_give_what_each_gives_alone_by_their_own_abil
         theirs, ours = one.history(), both[place].history()
         assert ours["n_examples"].tolist() == theirs["n_examples"].tolist()
         assert (ours["member"] == theirs["member"] + 2 * place).all()
+
+
+def test_abilities_are_those_of_irt_score(rng):
+    b = rng.normal(size=60)
+    correct = rng.random((5, 60)) < rng.random((5, 1))
+    correct[0], correct[1] = True, False
+    responses = pd.DataFrame(correct.astype(float))
+    expected = irt.score(pd.DataFrame({"a": 1.0, "b": b}), responses, "ml")
+    found = curricula.rasch_ability(b, correct)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    assert found["theta"].tolist()[:2] == [np.inf, -np.inf]

@@ -53,7 +53,7 @@ EMBANK = r"""Bank \Bank\, v. t. [imp. & p. p. {Banked}(b[a^][ng]kt); p. pr. &
 UNCLOSED = 'Open \\O"pen\\, a. [Never closed\n   A definition in brackets\n'
 
 
-def written(folder, records, spoil_index=""):
+def written(folder, records):
     """Write records as dictd's two files."""
 
     def number(value):
@@ -65,7 +65,7 @@ def written(folder, records, spoil_index=""):
         rows.append(f"word\t{number(len(raw))}\t{number(len(encoded))}")
         raw += encoded
     (folder / "gcide.dict.dz").write_bytes(gzip.compress(raw))
-    (folder / "gcide.index").write_text("\n".join(rows) + "\n" + spoil_index)
+    (folder / "gcide.index").write_text("\n".join(rows) + "\n")
     return folder
 
 
@@ -99,19 +99,14 @@ def test_an_entry_is_read_as_the_eye_reads_it(tmp_path):
     ]
     assert read["forms"].iloc[-1] == "banked banking"
     kinds = {"usage": 2, "quotation": 1, "quoted": 1}
-    counts = {"source": "GCIDE", "records": 2, "entries": 6, "with_examples": 4, "broken": {}}
-    assert read.attrs == counts | {"example_kinds": kinds}
+    assert read.attrs == {"entries": 6, "with_examples": 4, "example_kinds": kinds}
     assert len(dictionary.read(tmp_path, first=1)) == 5
 
 
-def test_broken_records_are_counted_by_reason_and_the_others_are_read(tmp_path):
+def test_broken_records_are_left_out_and_the_others_are_read(tmp_path):
     spoilt = ["Caf\xe9 \\Caf\\, n.\n   A place.\n", "No part \\No\\\n   Of speech.\n"]
     spoilt += ["Empty \\Emp\\, n.\n\n   Note: Nothing.\n", UNCLOSED]
-    index = "far\tzzzz\tB\nodd\t$$\tB\n"
-    read = dictionary.read(written(tmp_path, [BANK, *spoilt], spoil_index=index))
-    reasons = ["brackets of the header never close", "broken index row", "encoding error"]
-    reasons += ["no definition", "no part of speech"]
-    assert read.attrs["broken"] == dict(zip(reasons, [1, 2, 1, 1, 1], strict=True))
+    read = dictionary.read(written(tmp_path, [BANK, *spoilt]))
     assert set(read["word"]) == {"Bank"}
 
 
@@ -154,21 +149,16 @@ def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(pa
     assert all(set(choices) <= with_examples for choices in probe["choices"])
     pairs = zip(probe["choices"], probe["answer"], strict=True)
     wrong = [choices[:answer] + choices[answer + 1 :] for choices, answer in pairs]
-    long = probe.assign(choices=wrong).explode(["choices", "distractor_types"])
+    long = probe.assign(choices=wrong).explode("choices")
     words = part["word"].str.lower().groupby(part["definition"]).agg(set)
     pairs = zip(long["cluster"], long["choices"], strict=True)
     own = pd.Series([word in words[choice] for word, choice in pairs], long.index)
-    assert own[long["distractor_types"] == "sense"].all()
-    # Another word's sense may be worded alike; the word's own senses are never drawn at random.
-    assert own[long["distractor_types"] == "random"].mean() < 0.001
-    counted = probe["distractor_types"].map(lambda kinds: kinds.count("sense"))
-    assert (probe["n_senses"] == counted).all()
+    assert own.groupby(level=0).any().all()  # each question has another sense of its word
 
 
-def test_words_are_whole_in_the_split_and_in_a_sample_and_no_sense_is_lost(part, probe):
+def test_words_are_whole_in_the_split_and_in_a_sample(part, probe):
     assert probe.groupby("cluster")["split"].nunique().eq(1).all()
     assert probe["split"].value_counts().between(0.3 * len(probe), 0.4 * len(probe)).all()
-    assert len(part) == len(probe) + sum(probe.attrs["left_out"].values())
     sample = dictionary.build(part, np.random.default_rng(1), n_items=300)
     assert 250 < len(sample) <= 300
     sizes, per_word = sample["cluster"].value_counts(), probe["cluster"].value_counts()
@@ -183,9 +173,7 @@ def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):
         senses = [line.format(i, kind, x) for i, kind in enumerate(some.split())]
         records.append(f"Word{x} \\Word{x}\\, n.\n" + "\n".join(senses))
     built = dictionary.build(dictionary.read(written(tmp_path, records)), np.random.default_rng(0))
-    assert set(built["word"]) == {"Worda", "Wordb", "Wordc"}
-    assert built["n_senses"].eq(1).all()
-    assert built.attrs["left_out"]["too few other senses"] == 1
+    assert set(built["cluster"]) == {"worda", "wordb", "wordc"}
     alone = dictionary.read(written(tmp_path, records[3:]))
     with pytest.raises(data.DataError, match="gives no question"):
         dictionary.build(alone, np.random.default_rng(0))

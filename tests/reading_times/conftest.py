@@ -6,8 +6,6 @@ import pytest
 from conftest import absent
 
 from psychlm import data
-from psychlm import reading_times as reading
-from psychlm.corpora import reading_times as corpora
 from psychlm.reading_times import lme4, mgcv
 
 
@@ -20,29 +18,6 @@ def r():
                 raise mgcv.RMissingError
     except mgcv.RMissingError:
         return absent("R with mgcv and lme4")
-
-
-@pytest.fixture(scope="session")
-def both():
-    """Fit a model natively and by a program of R."""
-
-    def fit(frame, formula, other="mgcv", **options):
-        return [reading.fit(frame, formula, backend=b, **options) for b in ("native", other)]
-
-    return fit
-
-
-@pytest.fixture(scope="session")
-def with_bits():
-    """Add language models' surprisals of each word, and of the word before it, to readings."""
-
-    def join(readings, surprisals, **names):
-        bits = surprisals.rename(columns=names).assign(word="w")
-        added = [*names.values(), *(f"prev_{name}" for name in names.values())]
-        bits = corpora.add_lags(bits, list(names.values()))[["text_id", "word_id", *added]]
-        return corpora.join(readings, bits)
-
-    return join
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from two_programs import both, with_bits
 
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
@@ -20,7 +21,7 @@ LOGLIK, GAIN, EDF, PREDICTION = 0.1, 0.05, 0.02, 0.005
 
 
 @pytest.fixture(scope="module")
-def ucl(with_bits):
+def ucl():
     corpus = corpora.ucl()
     words = corpora.add_lags(corpus.words, ["length_chars", "log_frequency"])
     names = {"GPT-2": "gpt2", "RNN": "rnn"}
@@ -30,38 +31,38 @@ def ucl(with_bits):
 
 
 @pytest.fixture(scope="module")
-def simulated(with_bits):
+def simulated():
     size = {"n_words": 400, "n_subjects": 4, "n_texts": 4}
     rng = np.random.default_rng(5)
     data = reading.simulate(rng, **size, noise_bits=[1.0], skipped=0.2)
-    return with_bits(data.readings, data.surprisals, **{"model-001": "bits"})
+    frame = with_bits(data.readings, data.surprisals, **{"model-001": "bits"})
+    return frame.assign(old=frame["position"].between(20, 60).astype(float))
 
 
-@pytest.fixture(scope="module")
-def compare(both):
+def compare(frame, baseline, surprisal, method="REML"):
     """Fit the baseline and the model with surprisal by both, and compare all results."""
+    deviation = frame[baseline.split("~")[0].strip()].std()
+    logliks = []
+    for formula in (baseline, f"{baseline} + {surprisal}"):
+        ours, theirs = both(frame, formula, method=method)
+        assert ours.converged
+        assert ours.loglik == pytest.approx(theirs.loglik, abs=LOGLIK)
+        assert ours.edf == pytest.approx(theirs.edf, rel=EDF)
+        assert list(ours.smooths.index) == list(theirs.smooths.index)
+        for table, close in (("coefficients", 0.01), ("covariance", 0.02)):
+            found, expected = getattr(ours, table), getattr(theirs, table)
+            assert list(found.index) == list(expected.index)
+            assert np.allclose(found, expected, rtol=close, atol=close), table
+        residual = ours.predict(frame) - theirs.predict(frame)
+        assert np.sqrt((residual**2).mean()) < PREDICTION * deviation
+        logliks.append((ours.loglik, theirs.loglik))
+    gain, gain_r = np.diff(logliks, axis=0)[0]
+    assert gain == pytest.approx(gain_r, abs=GAIN)
+    return formula
 
-    def compare(frame, baseline, surprisal, method="REML"):
-        deviation = frame[baseline.split("~")[0].strip()].std()
-        logliks = []
-        for formula in (baseline, f"{baseline} + {surprisal}"):
-            ours, theirs = both(frame, formula, method=method)
-            assert ours.converged
-            assert ours.loglik == pytest.approx(theirs.loglik, abs=LOGLIK)
-            assert ours.edf == pytest.approx(theirs.edf, rel=EDF)
-            assert list(ours.smooths.index) == list(theirs.smooths.index)
-            for table, close in (("coefficients", 0.01), ("covariance", 0.02)):
-                found, expected = getattr(ours, table), getattr(theirs, table)
-                assert list(found.index) == list(expected.index)
-                assert np.allclose(found, expected, rtol=close, atol=close), table
-            gap = ours.predict(frame) - theirs.predict(frame)
-            assert np.sqrt((gap**2).mean()) < PREDICTION * deviation
-            logliks.append((ours.loglik, theirs.loglik))
-        gain, gain_r = np.diff(logliks, axis=0)[0]
-        assert gain == pytest.approx(gain_r, abs=GAIN)
-        return formula
 
-    return compare
+def gap(ours, theirs):
+    return (ours - theirs).abs().max(axis=None)
 
 
 def compare_answers(ours, theirs, new, numbers, shares, p):
@@ -74,9 +75,8 @@ def compare_answers(ours, theirs, new, numbers, shares, p):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=numbers), name
     for name in ("r_squared", "deviance_explained"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=shares), name
-    assert (ours.residuals - theirs.residuals).abs().max() < PREDICTION * deviation
-    gap = ours.predict(new, se=True) - theirs.predict(new, se=True)
-    assert gap.abs().max(axis=None) < PREDICTION * deviation
+    assert gap(ours.residuals, theirs.residuals) < PREDICTION * deviation
+    assert gap(ours.predict(new, se=True), theirs.predict(new, se=True)) < PREDICTION * deviation
     for table in ("coefficients", "smooths"):
         found, expected = (getattr(fit.summary(), table) for fit in (ours, theirs))
         assert list(found.index) == list(expected.index)
@@ -85,103 +85,83 @@ def compare_answers(ours, theirs, new, numbers, shares, p):
             assert np.allclose(found["ref_df"], expected["ref_df"], atol=5e-3)
 
 
-@pytest.fixture(scope="module")
-def compare_optimum(both):
+def compare_optimum(frame, formula, method="REML"):
     """With a small tolerance both arrive at the same optimum, and at the same answers."""
-
-    def compare(frame, formula, method="REML"):
-        ours, theirs = both(frame, formula, method=method, tolerance=1e-9)
-        deviation = float(ours.residuals.std())
-        new = frame.sample(60, random_state=1)
-        if ours.model.random:
-            new = new.assign(subject=["nobody", *new["subject"][1:]])
-        compare_answers(ours, theirs, new, numbers=0.02, shares=1e-4, p=1e-3)
-        assert ours.edf == pytest.approx(theirs.edf, rel=0.002)
-        components, of_r = ours.variance_components, theirs.variance_components
-        assert list(components.index) == list(of_r.index)
-        assert np.allclose(components, of_r, rtol=0.002, atol=0.002 * deviation)
-        # Predictions without some terms; each term; each random effect.
-        for exclude in (list(ours.model.random)[:1], list(ours.model.parts)[:2]):
-            options = {"se": True, "exclude": exclude}
-            gap = ours.predict(new, **options) - theirs.predict(new, **options)
-            assert gap.abs().max(axis=None) < PREDICTION * deviation, exclude
-        assert list(ours.model.parts) == list(theirs.model.parts)
-        for label in ours.model.parts:
-            columns = ["effect", "std_error"]
-            gap = ours.effect(label, n=5)[columns] - theirs.effect(label, n=5)[columns]
-            assert gap.abs().max(axis=None) < 2 * PREDICTION * deviation, label
-        if ours.model.random:
-            keys = ["term", "level"]
-            tables = [fit.random_effects().set_index(keys).sort_index() for fit in (ours, theirs)]
-            assert tables[0].index.equals(tables[1].index)
-            gap = (tables[0] - tables[1]).abs().max(axis=None)
-            assert gap < PREDICTION * deviation
-
-    return compare
+    ours, theirs = both(frame, formula, method=method, tolerance=1e-9)
+    deviation = float(ours.residuals.std())
+    new = frame.sample(60, random_state=1)
+    if ours.model.random:
+        new = new.assign(subject=["nobody", *new["subject"][1:]])
+    compare_answers(ours, theirs, new, numbers=0.02, shares=1e-4, p=1e-3)
+    assert ours.edf == pytest.approx(theirs.edf, rel=0.002)
+    components, of_r = ours.variance_components, theirs.variance_components
+    assert list(components.index) == list(of_r.index)
+    assert np.allclose(components, of_r, rtol=0.002, atol=0.002 * deviation)
+    # Predictions without some terms; each term; each random effect.
+    for exclude in (list(ours.model.random)[:1], list(ours.model.parts)[:2]):
+        predicted = [fit.predict(new, se=True, exclude=exclude) for fit in (ours, theirs)]
+        assert gap(*predicted) < PREDICTION * deviation, exclude
+    assert list(ours.model.parts) == list(theirs.model.parts)
+    for label in ours.model.parts:
+        columns = ["effect", "std_error"]
+        effects = [fit.effect(label, n=5)[columns] for fit in (ours, theirs)]
+        assert gap(*effects) < 2 * PREDICTION * deviation, label
+    if ours.model.random:
+        keys = ["term", "level"]
+        tables = [fit.random_effects().set_index(keys).sort_index() for fit in (ours, theirs)]
+        assert tables[0].index.equals(tables[1].index)
+        assert gap(*tables) < PREDICTION * deviation
 
 
 @pytest.mark.parametrize("measure", ["first_fixation_ms", "self_paced_ms"])
-def test_the_papers_model_of_measures_of_the_ucl_corpus_agrees_with_gam(ucl, measure, compare):
+def test_the_papers_model_of_measures_of_the_ucl_corpus_agrees_with_gam(ucl, measure):
     pairs = ("length_chars, log_frequency", "prev_length_chars, prev_log_frequency")
     smooths = " + ".join(f"te({pair})" for pair in pairs)
     compare(ucl, f"{measure} ~ {smooths} + s(position)", "gpt2 + prev_gpt2")
 
 
-@pytest.mark.parametrize(
-    "smooths",
-    [
-        's(length_chars, bs="cr", k=6) + s(log_frequency)',
-        's(log_frequency, bs="cr", k=20)',
-        "te(length_chars, log_frequency, k=c(4, 7)) + s(position)",
-        "te(length_chars, log_frequency, position, k=3)",
-        "length_chars * log_frequency + s(position, k=5)",
-    ],
-)
+BASES = [
+    's(length_chars, bs="cr", k=6) + s(log_frequency)',
+    's(log_frequency, bs="cr", k=20)',
+    "te(length_chars, log_frequency, k=c(4, 7)) + s(position)",
+    "te(length_chars, log_frequency, position, k=3)",
+    "length_chars * log_frequency + s(position, k=5)",
+]
+SLOPES = 's(subject, bs="re") + s(subject, length_chars, bs="re") + s(position) + prev_fixated'
+CROSSED = 's(subject, bs="re") + s(subject, text_id, bs="re") + s(text_id, bits, bs="re")'
+OTHERS = [
+    f"s(length_chars, k=5) + {CROSSED}",
+    "text_id + s(log_frequency, by=text_id, k=5) + s(length_chars, by=bits, k=5)",
+    'te(length_chars, log_frequency, by=bits, k=3) + s(position, bs="cr", by=old)',
+]
+# data, terms, and the language model whose gain is compared too
+MODELS = [("ucl", terms, "rnn") for terms in BASES]
+MODELS += [("simulated", f"te(length_chars, log_frequency) + {SLOPES}", "bits")]
+MODELS += [("simulated", terms, None) for terms in OTHERS]
+
+
 @pytest.mark.parametrize("method", ["REML", "ML"])
-def test_each_basis_agrees_with_gam_by_reml_and_by_ml(
-    ucl, smooths, method, compare, compare_optimum
-):
-    formula = compare(ucl, f"gaze_ms ~ {smooths}", "rnn + prev_rnn", method)
-    compare_optimum(ucl, formula, method)
+@pytest.mark.parametrize(("data", "terms", "model"), MODELS)
+def test_every_kind_of_term_agrees_with_gam_by_reml_and_by_ml(request, data, terms, model, method):
+    frame, formula = request.getfixturevalue(data), f"gaze_ms ~ {terms}"
+    if model is not None:
+        formula = compare(frame, formula, f"{model} + prev_{model}", method)
+    compare_optimum(frame, formula, method)
 
 
-def test_natural_stories_agree_with_gam(with_bits, compare):
+@pytest.mark.parametrize("method", ["REML", "ML"])
+def test_expressions_agree_with_gam(simulated, method):
+    linear = "scale(bits) * prev_fixated + poly(position, 3) + I(prev_bits^2)"
+    compare_optimum(simulated, f"log(gaze_ms) ~ {linear} + s(log(length_chars), k=5)", method)
+
+
+def test_natural_stories_agree_with_gam():
     corpus = corpora.natural_stories()
     words, _ = corpora.exclude(corpora.add_lags(corpus.words, ["length_chars"]))
     readings = corpora.join(corpus.readings, words)
     frame = with_bits(readings, corpus.surprisals, **{"GPT-3 davinci": "bits"}).dropna()
     smooths = 's(position) + te(length_chars, prev_length_chars) + s(text_id, bs="re")'
     compare(frame, f"self_paced_ms ~ {smooths}", "bits + prev_bits")
-
-
-@pytest.mark.parametrize("method", ["REML", "ML"])
-def test_random_effects_agree_with_gam_on_simulated_readings(
-    simulated, method, compare, compare_optimum
-):
-    """Intercepts and slopes; then crossed ones, and those of a factor within people."""
-    random = 's(subject, bs="re") + s(subject, length_chars, bs="re")'
-    smooths = f"te(length_chars, log_frequency) + s(position) + prev_fixated + {random}"
-    formula = compare(simulated, f"gaze_ms ~ {smooths}", "bits + prev_bits", method)
-    compare_optimum(simulated, formula, method)
-    random = 's(subject, bs="re") + s(subject, text_id, bs="re") + s(text_id, bits, bs="re")'
-    compare_optimum(simulated, f"gaze_ms ~ s(length_chars, k=5) + {random}", method)
-
-
-@pytest.mark.parametrize("method", ["REML", "ML"])
-@pytest.mark.parametrize(
-    "formula",
-    [
-        "gaze_ms ~ text_id + s(log_frequency, by=text_id, k=5) + s(length_chars, by=bits, k=5)",
-        'gaze_ms ~ te(length_chars, log_frequency, by=bits, k=3) + s(position, bs="cr", by=old)',
-        "log(gaze_ms) ~ scale(bits) * prev_fixated + poly(position, 3) + I(prev_bits^2)"
-        " + s(log(length_chars), k=5)",
-    ],
-)
-def test_smooths_by_another_variable_and_expressions_agree_with_gam(
-    simulated, formula, method, compare_optimum
-):
-    old = simulated["position"].between(20, 60).astype(float)
-    compare_optimum(simulated.assign(old=old), formula, method)
 
 
 TERMS = st.sampled_from(
@@ -221,7 +201,7 @@ def test_offsets_weights_and_interactions_agree_with_gam(
     assert ours.loglik_of_response == pytest.approx(theirs.loglik_of_response, abs=1e-3)
 
 
-def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated, both):
+def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated):
     frame = simulated.assign(n_read=np.arange(len(simulated)) % 7 + 1.0)
     formula = "gaze_ms ~ bits + offset(position) + (1 | subject)"
     ours, theirs = both(frame, formula, "lme4", weights="n_read")
@@ -237,20 +217,17 @@ def test_gains_of_lognormal_times_in_a_sweep_are_those_of_gam(simulated, offset)
     keys = ["text_id", "word_id"]
     bits = frame[[*keys, "bits"]].drop_duplicates(keys)
     measures = ["log(gaze_ms)", "log(total_ms)", "total_ms"]
-    rows = reading.delta_loglik(
-        frame.drop(columns=["bits", "prev_bits"]), bits, measures, baseline, lags=0, folds=None
-    )
+    readings = frame.drop(columns=["bits", "prev_bits"])
+    rows = reading.delta_loglik(readings, bits, measures, baseline, lags=0, folds=None)
     assert list(rows["measure"]) == measures
     for row in rows.itertuples():
-        pair = [
-            reading.fit(frame, f"{row.measure} ~ {baseline}{more}", backend="mgcv")
-            for more in ("", " + bits")
-        ]
-        gain = pair[1].loglik_of_response - pair[0].loglik_of_response
-        assert row.gain == pytest.approx(gain, abs=GAIN)
+        formula = f"{row.measure} ~ {baseline}"
+        without = reading.fit(frame, formula, backend="mgcv").loglik_of_response
+        full = reading.fit(frame, f"{formula} + bits", backend="mgcv").loglik_of_response
+        assert row.gain == pytest.approx(full - without, abs=GAIN)
 
 
-def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulated, both):
+def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulated):
     mixed = simulated["log_frequency"] + 0.3 * simulated["prev_log_frequency"]
     frame = simulated.assign(mixed=mixed)
     smooths = 'te(length_chars, log_frequency) + s(position) + s(mixed, bs="cr")'
@@ -260,7 +237,7 @@ def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulate
     assert np.abs(ours.predict(new) - theirs.predict(new)).max() < 0.02 * frame["gaze_ms"].std()
 
 
-def test_factors_get_the_contrasts_and_names_of_r_also_from_a_plain_thread(simulated, both):
+def test_factors_get_the_contrasts_and_names_of_r_also_from_a_plain_thread(simulated):
     formula, fits = "gaze_ms ~ prev_fixated * bits + text_id + text_id:bits", []
     thread = threading.Thread(target=lambda: fits.extend(both(simulated, formula)))
     thread.start()

@@ -1,22 +1,126 @@
-"""Cross-products from distinct values against those of the whole model matrix, row by row."""
+"""Model matrices. Linear terms are coded as R codes them: random formulas against R's
+``model.matrix`` and ``lm``, beside smooths against mgcv, and in the baselines of a sweep; and
+cross-products from distinct values against those of the whole matrix, row by row."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from two_programs import both
 
-from psychlm.reading_times.formula import parse
-from psychlm.reading_times.model_matrix import build_matrix, rows_of
+from psychlm import reading_times as reading
+from psychlm.reading_times import mgcv
+from psychlm.reading_times.formula import State, parse
+from psychlm.reading_times.model_matrix import build_matrix, leave_out_aliased, rows_of
 from psychlm.reading_times.smooths import radial
 
-TERMS = ["s(x, k=6)", 's(few, k=4, bs="cr")', "s(x, by=group, k=6)", "te(other, z, k=3)"]
-TERMS += ["ti(few, x, k=3)", 's(group, bs="re")', 's(group, z, bs="re")', "z", "group"]
+LM = """
+function(formula, data) {
+  fit <- stats::lm(stats::as.formula(formula), data)
+  kept <- !is.na(stats::coef(fit))
+  list(names = names(stats::coef(fit))[kept], columns = unname(stats::model.matrix(fit)[, kept]),
+       loglik = as.numeric(stats::logLik(fit)), estimate = unname(stats::coef(fit)[kept]))
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(5)
+    n = 240
+    numbers = pd.DataFrame(rng.normal(size=(n, 3)), columns=list("wvz"))
+    factors = {"f": list("abc"), "q": list("xy"), "g": list("klmn")}
+    drawn = {name: rng.choice(levels, n) for name, levels in factors.items()}
+    table = numbers.assign(**drawn, old=rng.random(n) < 0.4, rt_ms=rng.normal(300, 20, n))
+    table["subject"] = rng.choice([f"s{i}" for i in range(9)], n)
+    table["text_id"], table["word_id"] = np.repeat(list("ABCDEFGH"), 30), np.tile(range(1, 31), 8)
+    return table.assign(rt_ms=table["rt_ms"] + 9 * table["w"] * (table["f"] == "a"))
+
+
+@pytest.fixture(scope="module")
+def in_lm(frame, r):
+    """What R's lm makes of a formula and the frame."""
+    data = mgcv.to_r(frame, ["rt_ms", *"wvzfqg", "old"])
+
+    def fit(formula):
+        with mgcv.in_r():
+            found = mgcv.named(mgcv.r_function(LM)(formula, data))
+            parts = {name: np.array(part) for name, part in found.items()}
+        return parts | {"columns": parts["columns"].reshape(len(frame), -1)}
+
+    return fit
+
+
+VARIABLES = st.sampled_from(["w", "v", "f", "q", "g", "old", "exp(w)", "poly(z, 2)", "I(v^2)"])
+OPERATORS = st.sampled_from(["+", ":", ":", "*", "/"])
+TERMS = st.recursive(
+    VARIABLES,
+    lambda inner: st.tuples(inner, OPERATORS, inner).map(lambda x: f"({x[0]} {x[1]} {x[2]})"),
+    max_leaves=4,
+)
+FORMULAS = st.lists(TERMS, min_size=1, max_size=3).map(lambda terms: "rt_ms ~ " + " + ".join(terms))
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(formula=FORMULAS)
+def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
+    parsed, state = parse(formula), State()
+    data = parsed.compute(frame, state)
+    matrix = build_matrix(leave_out_aliased(parsed, data), data)
+    theirs = in_lm(formula)
+    assert sorted(matrix.names) == sorted(theirs["names"])
+    order = [list(matrix.names).index(name) for name in theirs["names"]]
+    columns = matrix.block(matrix.terms, data, None).values[:, order]
+    np.testing.assert_allclose(columns, theirs["columns"], atol=1e-8)
+
+
+LISTED = ["w:f", "f + w:f", "f/w", "f:q", "f + f:q", "f:q:w", "w:v:f", "f + q:w", "w:old"]
+LISTED += ["w + w:f + v:q", "w + v:f:q", "exp(w):f", "poly(z, 2):f", "g:f + w", "w * v:f"]
+LISTED += ["(w + v + f)^2", "1 + w", "log(w^2) * scale(v)"]
+
+
+@pytest.mark.parametrize("terms", LISTED)
+def test_fits_without_margins_equal_lm(terms, frame, in_lm):
+    ours, theirs = reading.fit(frame, f"rt_ms ~ {terms}"), in_lm(f"rt_ms ~ {terms}")
+    assert ours.loglik == pytest.approx(theirs["loglik"], abs=1e-7)
+    estimates = dict(zip(theirs["names"], theirs["estimate"], strict=True))
+    assert ours.coefficients["estimate"].to_dict() == pytest.approx(estimates, rel=1e-6, abs=1e-6)
+    whole = ours.predict(frame).head(30)
+    assert ours.predict(frame.head(30)).to_numpy() == pytest.approx(whole.to_numpy())
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("terms", ["w:f", "f + q:w", "f:q", "f:q:w", "old/v"])
+def test_interactions_without_margins_beside_smooths_equal_mgcv(terms, frame):
+    ours, theirs = both(frame, f'rt_ms ~ {terms} + s(z, k=5) + s(subject, bs="re")')
+    assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-3)
+    assert ours.edf == pytest.approx(theirs.edf, abs=1e-2)
+    assert ours.predict(frame).to_numpy() == pytest.approx(theirs.predict(frame), abs=0.02)
+
+
+@pytest.mark.parametrize("terms", ["w:f", "f + q:w", "f:q", "f:q:w", "w + v:f:old"])
+def test_interactions_without_margins_in_the_baseline_of_a_sweep(terms, frame):
+    # f and w belong to the word, q and old to the reading: terms mix both
+    shuffled = [frame["q"].sample(frac=1, random_state=i).to_numpy() for i in range(2)]
+    people = pd.concat(
+        frame.assign(subject=f"p{i}", q=q, rt_ms=frame["rt_ms"] + i) for i, q in enumerate(shuffled)
+    )
+    bits = frame[["text_id", "word_id"]].assign(model=frame["z"])
+    row = reading.delta_loglik(people, bits, "rt_ms", terms, lags=0, folds=None).iloc[0]
+    alone = reading.fit(people, f"rt_ms ~ z + {terms}")
+    assert row["loglik"] == pytest.approx(alone.loglik, abs=1e-6)
+    without = reading.fit(people, f"rt_ms ~ {terms}").loglik
+    assert row["gain"] == pytest.approx(alone.loglik - without, abs=1e-6)
+
+
+SMOOTHS = ["s(x, k=6)", 's(few, k=4, bs="cr")', "s(x, by=group, k=6)", "te(other, z, k=3)"]
+SMOOTHS += ["ti(few, x, k=3)", 's(group, bs="re")', 's(group, z, bs="re")', "z", "group"]
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    terms=st.lists(st.sampled_from(TERMS), min_size=1, max_size=4, unique=True),
+    terms=st.lists(st.sampled_from(SMOOTHS), min_size=1, max_size=4, unique=True),
     n_values=st.sampled_from([12, 40, 1000]),
     n=st.sampled_from([200, 700]),
     seed=st.integers(0, 1000),

@@ -64,11 +64,10 @@ def tiny_gpt2(folder: Path) -> str:
     tokenizer = tiny_models.byte_level()
     tokenizer.model_max_length = 512
     torch.manual_seed(0)
+    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
     sizes = {"n_positions": 512, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    end = tokenizer.eos_token_id
-    sizes |= {"vocab_size": len(tokenizer), "bos_token_id": end, "eos_token_id": end}
-    config = GPT2Config(**sizes)
-    return tiny_models.save_network(folder / "tiny-gpt2", GPT2LMHeadModel(config), tokenizer)
+    network = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends))
+    return tiny_models.save_network(folder / "tiny-gpt2", network, tokenizer)
 
 
 def tiny_t5(folder: Path) -> str:

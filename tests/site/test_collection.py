@@ -33,6 +33,8 @@ def test_notebooks_are_selected_by_number_name_path_or_pattern(three, tmp_path) 
         collection.select(three, ["10_itms"])
     with pytest.raises(site.NotebookError, match="00_start; free are: 01, 02"):
         site.new("Again", root=tmp_path, number=0)
+    with pytest.raises(site.NotebookError, match="no Latin letter"):
+        site.new("???", root=tmp_path)
 
 
 def test_invalid_collections_are_errors_that_name_the_notebook(tmp_path) -> None:

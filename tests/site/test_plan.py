@@ -1,4 +1,4 @@
-"""What a run takes. Reference: transformers' own count of parameters; the cost model by hand."""
+"""What a run takes. Reference: transformers' own count of parameters."""
 
 from __future__ import annotations
 
@@ -50,19 +50,6 @@ def test_every_model_of_the_papers_has_a_size() -> None:
     given = collection.run_parameters(ROOT, notebooks, "paper")
     names = {name for n in notebooks for name in plan.hub_models(n.parameters | given[n.name])}
     assert names and plan.facts("hub_models").loc[list(names), "million_parameters"].notna().all()
-
-
-def test_the_time_of_a_fine_tuned_encoder_are_those_of_the_cost_model() -> None:
-    given = {"epochs": 3, "training_sets": False, "n_train": 1000, "n_items": 100, "n_wrong": 2}
-    given |= {"benchmarks": ["PIQA"], "models": ["default"], "fine_tune": True}
-    given |= {"encoder": "FacebookAI/roberta-large"}
-    models, row = planned("50", parameters=given)
-    learnt, read = 3 * 1000 * 4 * 60, 100 * 6 * 4 * 60
-    operations = 355.4e6 * (6 * learnt + 2 * read)
-    assert row["seconds"] == pytest.approx(operations / (312e12 * 0.35))
-    assert row["known_from"] == "computed" and 16 * 0.3554 < models["gpu_gb"].item() < 40
-    models, alone = planned("50", parameters=given | {"fine_tune": False})
-    assert models["gpu_gb"].item() == 4 * 0.3554 and alone["seconds"] < row["seconds"]
 
 
 def test_what_cannot_work_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,28 +84,35 @@ def test_verdicts_under_other_seeds_belong_to_runs_with_the_profiles_parameters(
     assert read_json(ran[0] / "reports", "10_passes")["verdict"]["by_seed"] == {}  # draws=49
 
 
-def test_a_failure_names_the_cell_and_the_error_while_the_others_run(ran) -> None:
+FAILURES = [  # notebook, cell, what the error says
+    ("20_fails", 6, "ZeroDivisionError: division by zero"),
+    ("30_ends_early", None, "report.verdict(...)"),
+    ("40_dies", 4, "Kernel died"),
+    ("60_corrupt_data", 4, "ChecksumError"),
+]
+
+
+@pytest.mark.parametrize(("name", "cell", "says"), FAILURES)
+def test_a_failure_names_the_cell_and_the_error_while_the_others_run(ran, name, cell, says) -> None:
     root, outcomes = ran
-    failed = outcomes["20_fails"]
-    assert (failed.status, failed.cell) == ("failed", 6)
-    assert failed.error == "ZeroDivisionError: division by zero"
-    assert read_json(root / "reports", "20_fails")["status"] == "failed"
-    page = (root / "reports" / "20_fails.html").read_text()
-    assert "This notebook failed in cell 6" in page and "ZeroDivisionError" in page
-    assert runner.summary([failed]).endswith(f", cell 6: {failed.error}")
+    failed = outcomes[name]
+    assert (failed.status, failed.cell) == ("failed", cell) and says in failed.error
+    assert read_json(root / "reports", name)["status"] == "failed"
+    page = (root / "reports" / f"{name}.html").read_text()
+    assert "\x1b" not in page and "This notebook failed" in page
+    in_cell = f", cell {cell}" if cell else ""
+    assert runner.summary([failed]).endswith(f"{in_cell}: {failed.error}")
 
 
 def test_missing_data_leave_a_notebook_out_with_its_reason_and_corrupt_data_fail(ran) -> None:
     root, outcomes = ran
-    left_out, corrupt = outcomes["50_lacks_data"], outcomes["60_corrupt_data"]
+    left_out = outcomes["50_lacks_data"]
     assert (left_out.status, left_out.error) == ("left out", "no SAP; `data pull sap`")
     assert runner.summary([left_out]).endswith(": no SAP; `data pull sap`")
     page = (root / "reports" / "50_lacks_data.html").read_text()
     assert "This notebook is left out.</strong> no SAP;" in page and "Traceback" not in page
     index = (root / "reports" / "index.html").read_text()
     assert "no SAP; `data pull sap`" in index and '<em class="left-out">1 left out</em>' in index
-    assert corrupt.status == "failed" and "ChecksumError" in str(corrupt.error)
-    assert "\x1b" not in (root / "reports" / "60_corrupt_data.html").read_text()
 
 
 def test_the_command_fails_for_failures_and_not_for_missing_data(ran, monkeypatch) -> None:
@@ -116,13 +123,6 @@ def test_the_command_fails_for_failures_and_not_for_missing_data(ran, monkeypatc
         done = run("run", name)
         assert done.exit_code == expected, done.output
         assert "\x1b" not in done.output, "terminal escapes of an error are not printed"
-
-
-def test_a_notebook_fails_if_its_report_ends_early_or_its_kernel_dies(ran) -> None:
-    early, dies = ran[1]["30_ends_early"], ran[1]["40_dies"]
-    assert early.status == read_json(ran[0] / "reports", "30_ends_early")["status"] == "failed"
-    assert "report.verdict(...)" in early.error
-    assert (dies.status, dies.cell) == ("failed", 4) and "Kernel died" in dies.error
 
 
 def test_what_did_not_change_is_not_run_again_unless_forced_and_a_change_is_run(ran) -> None:
