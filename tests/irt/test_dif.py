@@ -34,6 +34,12 @@ def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
     return pd.concat([simulate.responses(*side, rng) for side in sides]), group
 
 
+def drawn(sides, rng, model="2PL"):
+    """Draw the responses of each side's abilities to its items; persons are numbered through."""
+    answers = [simulate.responses(theta, items, rng, model=model) for theta, items in sides]
+    return pd.concat(answers, ignore_index=True).rename_axis("person")
+
+
 def test_mantel_haenszel_equals_statsmodels_on_every_item(rng):
     responses, group = two_populations(rng, shifts={3: 1.5})
     ours = mantel_haenszel(responses, group, reference="human", purify=False).items
@@ -77,8 +83,7 @@ def test_logistic_dif_equals_statsmodels_and_finds_a_shifted_item():
     rng = np.random.default_rng(2)
     known = simulate.items(12, rng, "1PL")
     shifted = known.assign(b=known["b"] + 1.2 * (known.index == known.index[4]))
-    sides = [simulate.responses(rng.normal(size=400), k, rng) for k in (known, shifted)]
-    data = pd.concat(sides, ignore_index=True).rename_axis("person")
+    data = drawn([(rng.normal(size=400), items) for items in (known, shifted)], rng)
     focal, score = np.repeat([0.0, 1.0], 400), data.mean(axis=1).to_numpy()
     found = irt.dif_logistic(data, focal)
     assert found["p_adjusted"].idxmin() == data.columns[4]
@@ -132,6 +137,22 @@ def test_statistics_are_gains_between_two_fits_both_ways():
         assert found["p"] == pytest.approx(stats.chi2.sf(expected, 2), abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore::psychlm.irt.IRTWarning")
+def test_likelihood_ratio_dif_of_graded_items_finds_the_item_that_was_shifted(rng):
+    items = simulate.items(5, rng, "graded", n_categories=3)
+    items["a"] = items["a"].clip(1, 1.6)
+    shifted, steps = items.index[2], ["b1", "b2"]
+    items.loc[shifted, steps] = [-0.7, 0.3]
+    focal = items.copy()
+    focal.loc[shifted, steps] += 1.2
+    data = drawn([(rng.normal(size=500), table) for table in (items, focal)], rng, "graded")
+    found = dif_likelihood_ratio(data, np.repeat(["r", "f"], 500), model="graded").items
+    assert found["statistic"].idxmax() == shifted
+    assert found.loc[shifted, "b_difference"] == pytest.approx(1.2, abs=0.5)
+    assert found.loc[shifted, "p_difference"] < -0.05
+    assert found["df"].eq(3).all()
+
+
 @pytest.mark.exhaustive  # fits of two groups with upper asymptotes take some seconds each
 def test_the_baseline_of_a_4pl_with_anchors_is_the_maximum_of_a_direct_optimisation():
     """An integral by NumPy, climbed by scipy in all parameters, ends nowhere above the fit."""
@@ -139,8 +160,7 @@ def test_the_baseline_of_a_4pl_with_anchors_is_the_maximum_of_a_direct_optimisat
     items = pd.DataFrame({"a": 1.8, "b": np.linspace(-1.2, 1.2, 6), "c": 0.15, "u": 0.93}, names)
     shifted = items.assign(b=items["b"] + 0.9 * (items.index == "c"))
     sides = [(rng.normal(0, 1, 1500), items), (rng.normal(0.4, 1.2, 1500), shifted)]
-    answers = [simulate.responses(*side, rng, model="4PL") for side in sides]
-    x = pd.concat(answers, ignore_index=True).rename_axis("person")
+    x = drawn(sides, rng, "4PL")
     priors = {"slope": irt.LogNormal(0.5, 0.4), "guessing": irt.Beta(5, 17)}
     priors["upper"] = irt.Beta(17, 2)
     options = {"anchors": list("abef"), "model": "4PL", "priors": priors}
@@ -152,7 +172,7 @@ def test_the_baseline_of_a_4pl_with_anchors_is_the_maximum_of_a_direct_optimisat
 
     # Columns of the parameters: the reference group's six items, and the focal group's c and d.
     columns = [[0, 1, 2, 3, 4, 5], [0, 1, 6, 7, 4, 5]]
-    patterns = [np.unique(side, axis=0, return_counts=True) for side in answers]
+    patterns = [np.unique(side, axis=0, return_counts=True) for side in (x[:1500], x[1500:])]
     nodes = np.linspace(-8, 8, 161)
 
     def loglik_and_prior(flat):

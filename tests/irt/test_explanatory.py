@@ -46,11 +46,8 @@ def explained_responses(rng, *, n_items=60, n_persons=80, residual=0.7, sd=1.2):
 @pytest.mark.parametrize("model", ["VerbAgg items", "VerbAgg empty"])
 def test_a_regression_of_difficulties_equals_glmer(model, glmer, verbal_aggression):
     responses, _, items = verbal_aggression
-    theirs, columns = glmer(model), {}
-    for name in theirs["fixed"].index[1:]:
-        kind = next(kind for kind in ("btype", "situ", "mode") if name.startswith(kind))
-        columns[name] = (items[kind] == name.removeprefix(kind)).astype(float)
-    x = pd.DataFrame(columns, items.index)
+    theirs = glmer(model)
+    x = pd.get_dummies(items, prefix_sep="", dtype=float)[theirs["fixed"].index[1:]]
     fit = irt.fit(responses, "Rasch", difficulty_prior=x)
     assert fit.converged
     # glmer approximates the integral over abilities, too, which costs it nats and a percent of the

@@ -51,6 +51,10 @@ def test_polytomous_fits_scores_information_and_reliability_equal_mirt(model, sc
     curve = mirt("test_information_Science")
     information = fit.information(curve["theta"].to_numpy()).sum(axis=1)
     assert information == pytest.approx(curve[model].to_numpy(), abs=1e-3)
+    least, step = curve[model].max() / 2, curve["theta"].diff().iloc[1]
+    enough, found = curve["theta"][curve[model] >= least], irt.information_range(fit, least=least)
+    assert (found.low, found.high) == pytest.approx((enough.min(), enough.max()), abs=step)
+    assert list(irt.assemble_form(fit, 1, -3, 3)) == [fit.items["a"].idxmax()]
     theirs = mirt("polytomous_reliability", index_col="model").loc[f"Science_{model}"]
     assert fit.reliability(data).to_numpy() == pytest.approx(theirs.to_numpy()[::-1], abs=1e-3)
 
@@ -67,17 +71,6 @@ def test_a_refit_begins_at_the_table_of_an_earlier_polytomous_fit(science):
     ):
         with pytest.raises(FrameError, match=message):
             irt.fit(data, "graded", start=start)
-
-
-def test_forms_of_polytomous_items_are_judged_by_the_information_of_mirt(science, mirt):
-    fit, curve = science[1]["graded"], mirt("test_information_Science").set_index("theta")["graded"]
-    least, step = curve.max() / 2, curve.index[1] - curve.index[0]
-    found = irt.information_range(fit, least=least)
-    assert curve.max() - 0.001 < found.peak < curve.max() + 0.1  # their abilities are fewer
-    enough = curve.index[curve >= least]
-    assert (found.low, found.high) == pytest.approx((enough[0], enough[-1]), abs=step)
-    steepest = fit.items["a"].idxmax()  # and the most informative
-    assert list(irt.assemble_form(fit, 1, -3, 3)) == [steepest]
 
 
 @pytest.mark.parametrize("model", ["graded", "gpcm"])

@@ -105,26 +105,6 @@ def test_an_adaptive_test_of_all_items_ends_at_the_score(known):
     assert (test.asked[1] == items.index[information.argmax()]).all()
 
 
-@pytest.mark.filterwarnings("ignore::psychlm.irt.IRTWarning")
-def test_likelihood_ratio_dif_of_graded_items_finds_the_item_that_was_shifted(rng):
-    items = simulate.items(5, rng, "graded", n_categories=3)
-    items["a"] = items["a"].clip(1, 1.6)
-    shifted, steps = items.index[2], ["b1", "b2"]
-    items.loc[shifted, steps] = [-0.7, 0.3]
-    focal = items.copy()
-    focal.loc[shifted, steps] += 1.2
-    sides = [
-        simulate.responses(rng.normal(size=500), table, rng, model="graded")
-        for table in (items, focal)
-    ]
-    data = pd.concat(sides, ignore_index=True).rename_axis("person")
-    found = irt.dif_likelihood_ratio(data, np.repeat(["r", "f"], 500), model="graded").items
-    assert found["statistic"].idxmax() == shifted
-    assert found.loc[shifted, "b_difference"] == pytest.approx(1.2, abs=0.5)
-    assert found.loc[shifted, "p_difference"] < -0.05
-    assert found["df"].eq(3).all()
-
-
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
