@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ END = "<eos>"
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
 WINDOWS_AT_ONCE, WORDS_AT_ONCE = 32, 4096  # of a text: bound the memory that logits take
 EVALUATION_ROWS = 10
+CHECKPOINT_SECONDS = 120.0  # between checkpoints within an epoch
 LARGEST_NATS = 700.0  # a larger number has no exponential in double precision
 
 State = tuple[Tensor, ...]
@@ -178,12 +180,14 @@ class Training:
 
 @dataclass
 class _Progress:
-    """What the rest of a run depends on after an epoch, beside its weights and the random state."""
+    """What the rest of a run depends on, beside its weights and the random state."""
 
     rate: float
     best: dict[str, Tensor]  # weights of the epoch with the lowest perplexity
     reached: float = math.inf  # that perplexity
+    state: State | None = None  # of an LSTM after the last span
     epoch: int = 0  # epochs done
+    span: int = 0  # spans done of this one
     stale: int = 0  # epochs since the last improvement
     history: list[tuple[int, float, float]] = field(default_factory=list)
 
@@ -201,9 +205,10 @@ def train(
     """Train a network on a ``vocabulary.stream``; return the model of the best epoch and its
     history: ``epoch``, ``rate``, ``validation_perplexity`` (per word, ends of sentences counted).
 
-    A checkpoint in the folder, kept after every epoch, holds all that the rest of the run depends
-    on, the random state among it: a run that was killed continues, and gives the same weights, to
-    the last bit on one processor (sums on a GPU run in no fixed order)."""
+    A checkpoint in the folder, kept after every epoch and every two minutes within one, holds all
+    that the rest of the run depends on, the random state among it: a run that was killed continues,
+    and gives the same weights, to the last bit on one processor (sums on a GPU run in no fixed
+    order)."""
     where = torch_device(device, "papers.word_models")
     torch.manual_seed(training.seed)
     network = WordNetwork(architecture, len(vocabulary.words), training.dropout).to(where)
@@ -220,11 +225,15 @@ def train(
     path = None if folder is None else Path(folder) / "checkpoint.pt"
     if path is not None and path.is_file():
         run = _resume(path, identity, network)
+    saved = time.monotonic()
     while run.epoch < training.epochs and run.stale < training.patience:
         network.train()
-        state: State | None = None
-        for span in spans:
-            state = _step(network, span, state, run.rate, training.clip)
+        while run.span < len(spans):
+            run.state = _step(network, spans[run.span], run.state, run.rate, training.clip)
+            run.span += 1
+            if path is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                _save(path, identity, network, run)
+                saved = time.monotonic()
         # keep the weights if they are the best so far, else halve the rate
         reached = perplexity(model, validation)
         run.history.append((run.epoch, run.rate, reached))
@@ -233,7 +242,7 @@ def train(
             run.best = copy.deepcopy(network.state_dict())
         else:
             run.rate, run.stale = run.rate / 2, run.stale + 1
-        run.epoch += 1
+        run.epoch, run.span, run.state = run.epoch + 1, 0, None
         if path is not None:
             _save(path, identity, network, run)
     if not math.isfinite(run.reached):
@@ -282,7 +291,9 @@ def _resume(path: Path, identity: str, network: WordNetwork) -> _Progress:
     torch.set_rng_state(checkpoint["random"])
     if "random_cuda" in checkpoint:
         torch.cuda.set_rng_state(checkpoint["random_cuda"], device)
-    return _Progress(**checkpoint["run"])
+    run = _Progress(**checkpoint["run"])
+    run.state = None if run.state is None else tuple(part.to(device) for part in run.state)
+    return run
 
 
 def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]]:

@@ -148,6 +148,7 @@ def test_a_killed_run_resumes_to_the_same_result(kind, killed_after, tmp_path, m
         return step(*arguments)
 
     monkeypatch.setattr(word_models, "_step", killed)
+    monkeypatch.setattr(word_models, "CHECKPOINT_SECONDS", 0.0)
     call = partial(word_models.train, STREAM, STREAM, VOCABULARY, made, folder=tmp_path)
     run_until_killed(lambda: call(how))
     monkeypatch.undo()
