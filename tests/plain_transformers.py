@@ -40,12 +40,6 @@ def last_nats(model: LanguageModel, ids: list[int], n: int) -> np.ndarray:
     return np.array([table[i - 1, ids[i]] for i in range(len(ids) - n, len(ids))])
 
 
-def token_bits(model: LanguageModel, text: str) -> np.ndarray:
-    """Return the surprisals of the tokens of a text after the start token, bits."""
-    ids = model.tokenizer(text, add_special_tokens=False).input_ids
-    return -last_nats(model, [model.tokenizer.bos_token_id, *ids], len(ids)) / np.log(2)
-
-
 def tokens_and_words(model: LanguageModel, text: str) -> tuple[list[int], np.ndarray]:
     """Return the ids of a text with single spaces, and the word that each belongs to."""
     encoded = model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -54,14 +48,17 @@ def tokens_and_words(model: LanguageModel, text: str) -> tuple[list[int], np.nda
     return encoded["input_ids"], np.searchsorted(ends, last, side="right")
 
 
-def masked_nats(model: LanguageModel, text: str) -> tuple[np.ndarray, np.ndarray]:
+def token_nats(model: LanguageModel, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the log-probability of each token of a text, nats, and its word.
 
-    A masked model reads the text with the token and the rest of its word masked (Kauf & Ivanova
-    2023), a left-masked one the tokens before and one mask.
+    A model that reads from the left has its start token before the text; a masked model reads the
+    text with the token and the rest of its word masked (Kauf & Ivanova 2023), a left-masked one the
+    tokens before and one mask.
     """
     ids, word = tokens_and_words(model, text)
     tokenizer, nats = model.tokenizer, []
+    if model.kind in ("causal", "permutation"):
+        return last_nats(model, [tokenizer.bos_token_id, *ids], len(ids)), word
     for i, token in enumerate(ids):
         if model.kind == "masked":
             hidden = (word == word[i]) & (np.arange(len(ids)) >= i)
@@ -72,3 +69,8 @@ def masked_nats(model: LanguageModel, text: str) -> tuple[np.ndarray, np.ndarray
             options = {"langs": torch.ones(1, len(read), dtype=torch.long)}
         nats.append(log_probabilities(model.network, read, **options)[i + 1, token])
     return np.array(nats), word
+
+
+def token_bits(model: LanguageModel, text: str) -> np.ndarray:
+    """Return the surprisals of the tokens of a text, bits."""
+    return -token_nats(model, text)[0] / np.log(2)

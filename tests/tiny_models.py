@@ -64,12 +64,6 @@ def byte_level(vocabulary: int = 400, trim: bool = True) -> PreTrainedTokenizerF
     return fast(tokenizer, bos=end, eos=end, model_max_length=CONTEXT)
 
 
-def byte_piece(byte: int) -> str:
-    """Return the character that a byte-level vocabulary writes for a byte."""
-    bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return bytes_alone.pre_tokenize_str(chr(byte))[0][0]
-
-
 def metaspace() -> PreTrainedTokenizerFast:
     """SentencePiece's kind (Llama, XLNet): a mark at the beginning of every word, the first too."""
     roles = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "sep": "<sep>", "cls": "<cls>"}

@@ -46,6 +46,7 @@ from psychlm.papers.choice_networks import (
     partial_input_model,
 )
 from psychlm.probes.scores import instance_accuracy
+from psychlm.probes.wordnet import contain
 from psychlm.probes.wordnet_qa import Builder
 
 Baseline = Literal[Kind, "vector-similarity"]
@@ -409,8 +410,8 @@ def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:
     row = np.repeat(np.arange(len(questions)), questions["distractor_concepts"].map(len))
     concept_of_row = concept[row]
     distractor = number[np.concatenate(questions["distractor_concepts"].to_numpy())].to_numpy()
-    above = graph.isa_or_instance.contain(concept_of_row, distractor)
-    below = graph.isa_or_instance.contain(distractor, concept_of_row)
+    above = contain(graph.isa_or_instance, concept_of_row, distractor)
+    below = contain(graph.isa_or_instance, distractor, concept_of_row)
     right = (concept_of_row == distractor) | np.select([up[row], down[row]], [above, below], False)
     kind = np.concatenate(questions["distractor_types"].to_numpy())
     distances = {

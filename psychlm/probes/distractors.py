@@ -21,7 +21,17 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from psychlm.probes.wordnet import Bools, Ints, IsaGraph, Lists, WordNet, any_by_row
+from psychlm.probes.wordnet import (
+    Bools,
+    Ints,
+    IsaGraph,
+    WordNet,
+    any_by_row,
+    collect,
+    contain,
+    expand,
+    share,
+)
 
 KINDS = ("random", "sister", "hypernym", "hyponym", "matched")
 N_DISTRACTORS = 4
@@ -57,37 +67,35 @@ class Stemmer:
     def __len__(self) -> int:
         return len(self._number_of_stem)
 
-    def lists(self, texts: Iterable[str]) -> Lists:
+    def lists(self, texts: Iterable[str]) -> sparse.csr_array:
         """Return the distinct stems of each text, without function words, as one list per text."""
         rows = []
         for text in texts:
             words = re.findall(r"[^\W_]+", text.lower())
             stems = (self._number(word) for word in words if word not in FUNCTION_WORDS)
             rows.append(list(dict.fromkeys(stems)))
-        starts = np.cumsum([0, *map(len, rows)])
-        return Lists(starts, np.fromiter(chain.from_iterable(rows), np.int64, count=starts[-1]))
+        row = np.repeat(np.arange(len(rows)), [len(stems) for stems in rows])
+        stem = np.fromiter(chain.from_iterable(rows), np.int64, count=len(row))
+        return collect(row, stem, (len(rows), len(self)))
 
 
-def near_pairs(sets: Lists, n_values: int, threshold: float) -> tuple[Ints, Ints]:
+def near_pairs(sets: sparse.csr_array, threshold: float) -> tuple[Ints, Ints]:
     """Return all pairs of sets whose Jaccard index reaches a threshold.
 
     Two such sets share one of their rarest members: of a set of n, one of the n - ceil(threshold n)
     + 1 rarest (prefix filtering; Chaudhuri, Ganti & Kaushik 2006, A Primitive Operator for
     Similarity Joins). Only sets that share one are compared.
     """
-    n, size = len(sets.starts) - 1, np.diff(sets.starts)
-    rows = np.repeat(np.arange(n), size)
+    size = np.diff(sets.indptr)
+    rows = np.repeat(np.arange(len(size)), size)
     # Order the members of each set from rare to frequent, and keep the prefix.
-    counts = np.bincount(sets.values, minlength=n_values)
+    counts = np.bincount(sets.indices, minlength=sets.shape[1])
     rarity = np.argsort(np.argsort(counts, kind="stable"), kind="stable")
-    order = np.lexsort((rarity[sets.values], rows))
-    rank = np.arange(len(rows)) - sets.starts[rows]
+    order = np.lexsort((rarity[sets.indices], rows))
+    rank = np.arange(len(rows)) - sets.indptr[rows]
     kept = rank < (size - np.ceil(threshold * size) + 1)[rows]
-
-    full, prefix = (
-        sparse.csr_matrix((np.ones(len(set_rows), np.int16), (set_rows, members)), (n, n_values))
-        for set_rows, members in ((rows, sets.values), (rows[kept], sets.values[order][kept]))
-    )
+    full = sets.astype(np.int16)
+    prefix = collect(rows[kept], sets.indices[order][kept], sets.shape).astype(np.int16)
     # Candidate pairs: a common member of the prefixes, and sizes that allow the threshold.
     first, second = sparse.triu(prefix @ prefix.T, k=1).nonzero()
     smaller = np.minimum(size[first], size[second])
@@ -112,8 +120,8 @@ class Questions:
     hops: Ints  # between the two, 0 where they are the same
     context: Ints  # row of WordNet.contexts; -1 in synonymy
     word: Ints  # number of the word in question (IsaGraph.word_number); -1 in synonymy
-    word_stems: Lists  # stems of that word; in synonymy, of the definition
-    question_stems: Lists  # stems of the whole question, those of the template among them
+    word_stems: sparse.csr_array  # stems of that word; in synonymy, of the definition
+    question_stems: sparse.csr_array  # of the whole question, those of the template among them
     template: Ints  # which template words the question
 
     def __len__(self) -> int:
@@ -123,7 +131,7 @@ class Questions:
         """Return the questions for which ``keep`` is true."""
         rows = np.flatnonzero(keep)
         names = [field.name for field in fields(self) if field.name != "probe"]
-        return replace(self, **{name: getattr(self, name).take(rows) for name in names})
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 class ChoiceRules:
@@ -133,32 +141,31 @@ class ChoiceRules:
         self.graph, self.stemmer = graph, Stemmer()
         # Words: the first few, which a choice shows, as numbers and as text. Stems: of the
         # definition, of the shown words, of both.
-        node, word = graph.words_of.expand(np.arange(graph.n))
-        shown = np.arange(len(node)) - graph.words_of.starts[node] < SHOWN_WORDS
-        self.shown = Lists.from_pairs(node[shown], word[shown], graph.n)
-        texts = np.split(wordnet.lemmas["lemma"].to_numpy(object), graph.words_of.starts[1:-1])
+        everyone = np.arange(graph.n)
+        node, word = expand(graph.words_of, everyone)
+        shown = np.arange(len(node)) - graph.words_of.indptr[node] < SHOWN_WORDS
+        self.shown = collect(node[shown], word[shown], graph.words_of.shape)
+        texts = np.split(wordnet.lemmas["lemma"].to_numpy(object), graph.words_of.indptr[1:-1])
         self.shown_words = np.empty(graph.n, dtype=object)
         self.shown_words[:] = [words[:SHOWN_WORDS].tolist() for words in texts]
         gloss = wordnet.concepts["gloss"]
         self.gloss = self.stemmer.lists(gloss)
         self.shown_stems = self.stemmer.lists(map(" ".join, self.shown_words))
-        in_gloss, in_shown = (
-            stems.expand(np.arange(graph.n)) for stems in (self.gloss, self.shown_stems)
-        )
-        node, stem = np.concatenate([in_gloss, in_shown], axis=1)
-        self.choice_stems = Lists.from_pairs(node, stem, graph.n)
+        both = [expand(stems, everyone) for stems in (self.gloss, self.shown_stems)]
+        node, stem = np.concatenate(both, axis=1)
+        self.choice_stems = collect(node, stem, (graph.n, len(self.stemmer)))
         # Definitions: not empty and of one concept only, word for word; unlike all others; holding
         # the concept's own words.
         folded = gloss.str.lower().str.replace(r"\W+", " ", regex=True).str.strip()
         self.sound = (~folded.duplicated(keep=False) & (folded != "")).to_numpy()
-        first, second = near_pairs(self.gloss, len(self.stemmer), NEARLY_THE_SAME)
+        first, second = near_pairs(self.gloss, NEARLY_THE_SAME)
         pair = np.concatenate([first, second]), np.concatenate([second, first])
-        self.near = Lists.from_pairs(*pair, graph.n)
-        self.unlike_others = self.sound & (np.diff(self.near.starts) == 0)
-        self.names_itself = any_by_row(in_shown[0], self.gloss.contain(*in_shown), graph.n)
+        self.near = collect(*pair, (graph.n, graph.n))
+        self.unlike_others = self.sound & (np.diff(self.near.indptr) == 0)
+        self.names_itself = share(self.gloss, everyone, self.shown_stems, everyone)
         self.has_context = np.zeros(graph.n, dtype=bool)
         self.has_context[wordnet.contexts["node"]] = True
-        self.has_synonyms = np.diff(graph.words_of.starts) > 1
+        self.has_synonyms = np.diff(graph.words_of.indptr) > 1
 
     def may_answer(self, probe: str, *, filter_leaks: bool = False) -> Bools:
         """Return which concepts could be keys of a probe; its distractors are drawn from these.
@@ -175,37 +182,31 @@ class ChoiceRules:
 
     def alike(self, first: Ints, second: Ints) -> Bools:
         """Return which pairs cannot both be choices: equal, a common word, near definitions."""
-        row, word = self.shown.expand(first)
-        common = any_by_row(row, self.shown.contain(second[row], word), len(first))
-        return (first == second) | self.near.contain(first, second) | common
+        common = share(self.shown, second, self.shown, first)
+        return (first == second) | contain(self.near, first, second) | common
 
     def leaks(self, questions: Questions, row: Ints, node: Ints) -> Bools:
         """Return which choices hold a content word of what is asked, or one of the question."""
-        entry, stem = self.shown_stems.expand(node)
-        in_question = any_by_row(
-            entry, questions.question_stems.contain(row[entry], stem), len(row)
-        )
+        in_question = share(questions.question_stems, row, self.shown_stems, node)
         if questions.probe == "synonymy":
             return in_question
         holds = self.gloss if questions.probe == "definitions" else self.choice_stems
-        entry, stem = questions.word_stems.expand(row)
-        holds_word = any_by_row(entry, holds.contain(node[entry], stem), len(row))
+        holds_word = share(holds, node, questions.word_stems, row)
         return holds_word if questions.probe == "definitions" else holds_word | in_question
 
     def right(self, questions: Questions, row: Ints, node: Ints) -> Bools:
         """Return which concepts would be right answers too, in any sense of the words shown."""
         concept, word = questions.concept[row], questions.word[row]
         if questions.probe == "definitions":  # another sense of the word in question
-            return (concept == node) | self.graph.words_of.contain(node, word)
-        entry, shown = self.shown.expand(node)
+            return (concept == node) | contain(self.graph.words_of, node, word)
         if questions.probe == "synonymy":  # a word of the concept itself
-            in_concept = self.graph.words_of.contain(concept[entry], shown)
-            return (concept == node) | any_by_row(entry, in_concept, len(row))
+            return (concept == node) | share(self.graph.words_of, concept, self.shown, node)
+        entry, shown = expand(self.shown, node)
         pairs, words = (concept, node), (word[entry], shown)
         if questions.probe == "hyponymy":
             pairs, words = pairs[::-1], words[::-1]
-        by_word = any_by_row(entry, self.graph.word_isa.contain(*words), len(row))
-        return (concept == node) | self.graph.isa_or_instance.contain(*pairs) | by_word
+        by_word = any_by_row(entry, contain(self.graph.word_isa, *words), len(row))
+        return (concept == node) | contain(self.graph.isa_or_instance, *pairs) | by_word
 
     def fit(
         self, questions: Questions, row: Ints, node: Ints, filter_leaks: bool, counts: Counter[str]
@@ -229,7 +230,10 @@ class ChoiceRules:
 
 
 def draw_candidates(
-    owners: Lists | None, families: Lists, concepts: Ints, rng: np.random.Generator
+    owners: sparse.csr_array | None,
+    families: sparse.csr_array,
+    concepts: Ints,
+    rng: np.random.Generator,
 ) -> tuple[Ints, Ints]:
     """Draw candidates for each concept from the families of its owners (its parents, or itself).
 
@@ -237,8 +241,8 @@ def draw_candidates(
     position.
     """
     n = len(concepts)
-    of, owner = (np.arange(n), concepts) if owners is None else owners.expand(concepts)
-    sizes = families.sizes(owner)
+    of, owner = (np.arange(n), concepts) if owners is None else expand(owners, concepts)
+    sizes = np.diff(families.indptr)[owner]
     ends = np.cumsum(sizes)
     # A concept's families end to end: draw places in them, or take every place if there are few.
     total = np.bincount(of, weights=sizes, minlength=n).astype(np.int64)
@@ -248,7 +252,7 @@ def draw_candidates(
     random = (rng.random(len(row)) * total[row]).astype(np.int64)
     offset = (np.cumsum(total) - total)[row] + np.where(total[row] > N_DRAWN, random, in_order)
     family = np.searchsorted(ends, offset, side="right")
-    node = families.values[families.starts[owner[family]] + offset - (ends - sizes)[family]]
+    node = families.indices[families.indptr[owner[family]] + offset - (ends - sizes)[family]]
     # Shuffle within rows, then keep the first of repeated candidates.
     order = np.lexsort((rng.random(len(row)), row))
     row, node = row[order], node[order]
@@ -293,7 +297,7 @@ def choose_distractors(
         concept = questions.concept[rows]
         if kind in ("random", "matched"):  # of its part of speech, and unrelated to it
             group = graph.pos if kind == "random" else level
-            drawn_from = Lists.from_pairs(group[pool], pool, int(group.max(initial=0)) + 1)
+            drawn_from = collect(group[pool], pool, (int(group.max(initial=0)) + 1, graph.n))
             of = concept if kind == "random" else questions.answer[rows]
             row, node = draw_candidates(None, drawn_from, group[of], rng)
             linked = (graph.hops(concept[row], node) > 0) | (graph.hops(node, concept[row]) > 0)

@@ -251,62 +251,42 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Lists:
-    """Lists of integers stored end to end: list i is ``values[starts[i]:starts[i + 1]]``.
+# Below, a sparse matrix holds a list of integers in each row: the columns that are stored there, in
+# the order in which they were given. It is never sorted: what is drawn from lists depends on it.
 
-    They are a relation between rows and values too, with a vectorised test of membership.
-    """
 
-    starts: Ints
-    values: Ints
+def collect(rows: Ints, values: Ints, shape: tuple[int, int]) -> sparse.csr_array:
+    """Collect pairs (row, value), in any order, into one list per row."""
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+    ordered = np.asarray(values)[np.argsort(rows, kind="stable")]
+    return sparse.csr_array((np.ones(len(ordered), dtype=bool), ordered, starts), shape)
 
-    @classmethod
-    def from_pairs(cls, rows: Ints, values: Ints, n_rows: int) -> Lists:
-        """Collect pairs (row, value), in any order, into one list per row."""
-        starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n_rows))])
-        return cls(starts, np.asarray(values, dtype=np.int64)[np.argsort(rows, kind="stable")])
 
-    def sizes(self, rows: Ints) -> Ints:
-        """Return the lengths of the lists of these rows."""
-        return self.starts[rows + 1] - self.starts[rows]
+def expand(lists: sparse.csr_array, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the entries of the lists of these rows: position in ``rows``, and value."""
+    taken = lists[rows]
+    return np.repeat(np.arange(len(rows)), np.diff(taken.indptr)), taken.indices.astype(np.int64)
 
-    def expand(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the entries of the lists of these rows: position in ``rows``, and value."""
-        sizes = self.sizes(rows)
-        position = np.repeat(np.arange(len(rows)), sizes)
-        within = np.arange(len(position)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return position, self.values[self.starts[rows][position] + within]
 
-    def take(self, rows: Ints) -> Lists:
-        """Return the lists of these rows."""
-        return Lists.from_pairs(*self.expand(rows), len(rows))
-
-    def row(self, row: int) -> Ints:
-        """Return one list."""
-        return self.values[self.starts[row] : self.starts[row + 1]]
-
-    @cached_property
-    def _pairs(self) -> tuple[Ints, int]:
-        """The pairs (row, value) as sorted keys ``row * n + value``, and n."""
-        n = int(self.values.max(initial=0)) + 1
-        row, value = self.expand(np.arange(len(self.starts) - 1))
-        return np.sort(row * n + value), n
-
-    def contain(self, rows: Ints, values: Ints) -> Bools:
-        """Return for each pair of row and value whether the row's list holds the value."""
-        keys, n = self._pairs
-        if not len(keys):
-            return np.zeros(len(rows), dtype=bool)
-        wanted = np.asarray(rows, dtype=np.int64) * n + values
-        position = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        # A value beyond the range would be taken for another row's.
-        return (keys[position] == wanted) & (np.asarray(values) < n)
+def contain(lists: sparse.csr_array, rows: Ints, values: Ints) -> Bools:
+    """Return for each pair of row and value whether the row's list holds the value."""
+    found = np.zeros(len(rows), dtype=bool)
+    within = np.flatnonzero(np.asarray(values) < lists.shape[1])
+    if len(within):
+        found[within] = lists[rows[within], values[within]]
+    return found
 
 
 def any_by_row(rows: Ints, hit: Bools, n: int) -> Bools:
     """Return for each of n rows whether any of its entries is a hit."""
     return np.bincount(rows, weights=hit, minlength=n) > 0
+
+
+def share(first: sparse.csr_array, rows: Ints, second: sparse.csr_array, others: Ints) -> Bools:
+    """Return for each pair of a row of the first lists and one of the second whether both lists
+    hold a value."""
+    entry, value = expand(second, others)
+    return any_by_row(entry, contain(first, rows[entry], value), len(rows))
 
 
 class Closure(NamedTuple):
@@ -356,34 +336,34 @@ class IsaGraph:
         self.n_words = len(unique)
         # by "word/pos" in lower case: concepts share a word if they share its number
         self.word_number = {word: i for i, word in enumerate(unique)}
-        self.words_of = Lists.from_pairs(nodes, number, self.n)
+        self.words_of = collect(nodes, number, (self.n, self.n_words))
         self.pos = np.array(["nvar".index(part) for part in pos], dtype=np.int64)
-        self.parents = Lists.from_pairs(self.isa[:, 0], self.isa[:, 1], self.n)
+        self.parents = collect(self.isa[:, 0], self.isa[:, 1], (self.n, self.n))
         self.up = closure(self.isa, self.n)  # HOPS(c, up) for all concepts
-        self._families: dict[tuple[str, int], Lists] = {}
+        self._families: dict[tuple[str, int], sparse.csr_array] = {}
 
     @cached_property
-    def isa_or_instance(self) -> Lists:
+    def isa_or_instance(self) -> sparse.csr_array:
         """What any chain of ISA and instance links leads up to: from "Paris" to "city" and on."""
         whole = closure(np.concatenate([self.isa, self.instance_of]), self.n)
-        return Lists.from_pairs(whole.below, whole.above, self.n)
+        return collect(whole.below, whole.above, (self.n, self.n))
 
     @cached_property
-    def word_isa(self) -> Lists:
+    def word_isa(self) -> sparse.csr_array:
         """The words above each word in some sense, and those with a sense in common."""
-        below, above = self.isa_or_instance.expand(np.arange(self.n))
+        below, above = expand(self.isa_or_instance, np.arange(self.n))
         below, above = (np.concatenate([nodes, np.arange(self.n)]) for nodes in (below, above))
-        pair, upper = self.words_of.expand(above)
-        entry, lower = self.words_of.expand(below[pair])
-        return Lists.from_pairs(lower, upper[entry], self.n_words)
+        pair, upper = expand(self.words_of, above)
+        entry, lower = expand(self.words_of, below[pair])
+        return collect(lower, upper[entry], (self.n_words, self.n_words))
 
-    def family(self, direction: str, hops: int) -> Lists:
+    def family(self, direction: str, hops: int) -> sparse.csr_array:
         """Return, for every concept, the concepts exactly so many hops "above" or "below" it."""
         if (direction, hops) not in self._families:
             here = self.up.hops == hops
             pair = self.up.below[here], self.up.above[here]
             pair = pair if direction == "above" else pair[::-1]
-            self._families[direction, hops] = Lists.from_pairs(*pair, self.n)
+            self._families[direction, hops] = collect(*pair, (self.n, self.n))
         return self._families[direction, hops]
 
     @cached_property
@@ -399,7 +379,7 @@ class IsaGraph:
 
         A concept itself, and what stands above or below it, is no sister of it.
         """
-        position, parent = self.parents.expand(concepts)
+        position, parent = expand(self.parents, concepts)
         down = self.hops(others[position], parent)
         smallest = np.full(len(concepts), np.iinfo(np.int64).max)
         np.minimum.at(smallest, position[down > 0], down[down > 0])

@@ -36,7 +36,7 @@ from psychlm.probes.distractors import (
     Questions,
     choose_distractors,
 )
-from psychlm.probes.wordnet import Ints, IsaGraph, WordNet
+from psychlm.probes.wordnet import Ints, IsaGraph, WordNet, expand
 
 PROBES = ("definitions", "hypernymy", "hyponymy", "synonymy")
 SPLITS = ("train", "dev", "test")
@@ -243,7 +243,7 @@ class Builder:
         texts = [bare[part][number] for part, number in zip(pos, template, strict=True)]
         if probe == "synonymy":
             word = np.full(len(concept), -1)
-            word_stems = rules.gloss.take(concept)
+            word_stems = rules.gloss[concept]
             texts = [f"{a} {b}" for a, b in zip(texts, self.gloss[concept], strict=True)]
         else:
             rows = contexts.iloc[context]
@@ -280,7 +280,7 @@ class Builder:
         parts = [np.empty((3, 0), dtype=np.int64)]
         for hops in range(1, min(max_hops or deepest, deepest) + 1):
             family = self.graph.family("above" if probe == "hypernymy" else "below", hops)
-            position, answer = family.expand(concept)
+            position, answer = expand(family, concept)
             some = _sample_groups(position, n, rng)
             parts.append(np.stack([position[some], answer[some], np.full(len(some), hops)]))
         return np.concatenate(parts, axis=1)

@@ -44,8 +44,9 @@ def of_sizes(sizes):
     return pytest.mark.parametrize("size", sizes, ids=lambda size: f"{size[0]}x{size[1]}")
 
 
-def compare(benchmark, matrix, estimate, rounds=1):
+def compare(benchmark, matrix, estimate):
     """Time an estimation that returns slopes, intercepts, guessing, and what else is kept."""
+    rounds = 5 if matrix.size <= 10**6 else 1
     slope, intercept, guessing, more = measure(benchmark, lambda: estimate(matrix), rounds=rounds)
     guessing = np.zeros(len(slope)) if guessing is None else guessing
     read = encode_responses(matrix, torch.device("cpu"))
@@ -84,9 +85,7 @@ def of_python_mirt(model):
 @pytest.mark.parametrize("standard_errors", [False, True], ids=["estimates", "with-errors"])
 @of_sizes(SIZES)
 def test_psychlm(benchmark, size, standard_errors):
-    matrix = answers_of(*size)
-    rounds = 5 if matrix.size < 10**7 else 1
-    compare(benchmark, matrix, of_psychlm("2PL", standard_errors), rounds)
+    compare(benchmark, answers_of(*size), of_psychlm("2PL", standard_errors))
 
 
 @of_sizes(GIRTH_SIZES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -117,6 +119,7 @@ def test_what_encoding_loses_is_counted():
 
 
 ENCODED = crowds.encode_texts(["a b a", "b a b"])
+NOISY = partial(crowds.train, members=[crowds.Member(1, label_noise=0.5)])
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,10 @@ ENCODED = crowds.encode_texts(["a b a", "b a b"])
         (crowds.train, ("nli-bag", ENCODED, [0, 1]), "reads pairs of texts, .* are single texts"),
         (crowds.train, ("mlp", ENCODED, [0, 1]), "reads images or features"),
         (crowds.train, ("tree", ENCODED, [0, 1]), "unknown network 'tree'"),
+        (crowds.train, ("bag", ENCODED, [0, 1, 1]), "targets of the shape"),
+        (crowds.train, ("bag", ENCODED, [0, -1]), "integers from 0 to 1; these run from -1 to 0"),
+        (crowds.train, ("bag", ENCODED, [[0.5, 0.2], [0, 1]]), "sums to 1"),
+        (NOISY, ("bag", ENCODED, [[0.5, 0.5], [0, 1]]), "label_noise needs classes"),
         (crowds.encode_texts, (["a", None],), r"texts \[1\] .* are not strings"),
         (crowds.encode_texts, (["a"], ["b", "c"]), r"are needed, and these have \[1, 2\]"),
         (crowds.pair_features, (["a", "b"], ["a"]), "2 premises and 1 hypotheses are no pairs"),

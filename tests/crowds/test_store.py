@@ -8,23 +8,16 @@ import pytest
 from killed import kill_this_process, run_until_killed
 
 from psychlm import crowds, frames
-from psychlm.crowds.store import models_that_fit
-
-WORDS = [f"w{i}" for i in range(30)]
 
 
-def problem(n_train=60, n_items=15):
-    """Return the arguments of a small crowd of bags."""
+def problem(n_train=60):
+    """Return the arguments of a small crowd of heads on features."""
     rng = np.random.default_rng(5)
-    gold, answers = rng.integers(0, 2, n_train), rng.integers(0, 2, n_items)
-    train_texts, item_texts = (
-        [" ".join([*rng.choice(WORDS, 6), f"label{label}"]) for label in labels]
-        for labels in (gold, answers)
-    )
-    encoded = crowds.encode_texts(train_texts)
-    items = crowds.encode_texts(item_texts, vocabulary=encoded.vocabulary)
-    named = pd.Series(answers, index=[f"q{i}" for i in range(n_items)])
-    return {"network": "bag", "inputs": encoded, "targets": gold, "items": items, "answers": named}
+    classes = rng.integers(0, 2, 75)
+    features = crowds.encode_images(rng.normal(size=(75, 4)) + classes[:, None])
+    answers = pd.Series(classes[60:], index=[f"q{i}" for i in range(15)])
+    train = {"inputs": features[:n_train], "targets": classes[:n_train]}
+    return {"network": "encoder", "items": features[60:], "answers": answers, **train}
 
 
 OPTIONS = {"n_models": 9, "seed": 1, "epochs": 3, "batch_size": 8}
@@ -49,14 +42,6 @@ def test_chunks_of_any_size_make_the_same_crowd(reference, models_at_once):
     made = crowds.train_crowd(**problem(), **OPTIONS, models_at_once=models_at_once)
     pd.testing.assert_frame_equal(made.responses, reference.responses)
     pd.testing.assert_frame_equal(made.members, reference.members)
-
-
-def test_chunks_are_as_large_as_memory_allows():
-    network = crowds.Network("bag", 2, vocabulary=1000, size=32)
-    ten_members = 10 * 16 * (1000 * 32 + 32 * 2 + 2)  # four copies of four bytes a weight
-    assert models_that_fit(network, 1000, memory_bytes=ten_members) == 10
-    assert models_that_fit(network, 11, memory_bytes=ten_members) == 6  # two equal chunks
-    assert models_that_fit(network, 5, memory_bytes=1) == 1
 
 
 def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(reference, tmp_path):

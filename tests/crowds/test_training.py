@@ -185,18 +185,9 @@ def test_a_diverged_member_is_marked_and_does_not_affect_the_others(rng):
     assert largest_difference(alone, trained, 1) < 1e-4
 
 
-def test_targets_and_answers_that_do_not_fit_are_refused():
-    encoded = crowds.encode_texts(["a b a", "b a b"])
-    noisy = {"members": [crowds.Member(1, label_noise=0.5)]}
-    for targets, options, message in (
-        ([0, 1, 1], {}, "targets of the shape"),
-        ([0, -1], {}, "integers from 0 to 1; these run from -1 to 0"),
-        ([[0.5, 0.2], [0, 1]], {}, "sums to 1"),
-        ([[0.5, 0.5], [0, 1]], noisy, "label_noise needs classes"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            crowds.train("bag", encoded, targets, **options)
-    trained = crowds.train("bag", encoded, [0, 1], epochs=1)
-    for answers, message in (([0, 2], r"items \[1\] .* the 2 classes"), ([0], "as many answers")):
+def test_answers_that_do_not_fit_are_refused(rng):
+    inputs, gold, (items, _) = problem("encoder", rng)
+    trained = crowds.train("encoder", inputs, gold, epochs=1)
+    for answers, message in (([0, 3], r"items \[1\] .* the 3 classes"), ([0], "as many answers")):
         with pytest.raises(FrameError, match=message):
-            trained.responses(encoded, answers)
+            trained.responses(items[:2], answers)

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_words import words_frame
 
 from psychlm import data, lm
 from psychlm.papers.running_text import detokenise, mark_overlap, paragraphs
@@ -34,8 +33,8 @@ def test_the_default_model_is_small_and_holds_no_pickles() -> None:
 @pytest.mark.parametrize("correction", ["pimentel-meister", None])
 def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(correction):
     table = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
-    words = words_frame({s: s for s in table["sentence"].unique()})
-    scored = lm.surprisal(words, correction=correction, cache=False)
+    texts = {sentence: sentence for sentence in table["sentence"].unique()}
+    scored = lm.surprisal(texts, correction=correction, cache=False)
     table["word_id"] = 1 + table["item"].str.split().str.len()
     keys = {"left_on": ["sentence", "word_id"], "right_on": ["text_id", "word_id"]}
     both = table.merge(scored, **keys, suffixes=("", "_ours"))
@@ -83,36 +82,20 @@ def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> Non
     np.testing.assert_allclose(teacher(np.array([-1]), np.array([3]))[0], teacher.bigram[3])
 
 
-@pytest.fixture
-def small_run(monkeypatch: pytest.MonkeyPatch) -> train.Run:
-    story = ["He went out. She saw him go, and said nothing. Then it rained."]
-    story = [*story, '"Well," he said, "it rains."'] * 800
+def test_what_is_exported_opens_as_the_default_does(monkeypatch, tmp_path: Path) -> None:
+    story = ["He went out. She saw him go, and said nothing.", '"Well," he said, "it rains."'] * 800
     marked = [(text, i != 7) for i, text in enumerate(story)]
     monkeypatch.setattr(train, "training_paragraphs", lambda: marked)
     monkeypatch.setattr(torch, "compile", lambda function: function)  # takes longer than the test
     sizes = {"vocabulary": 320, "width": 16, "feed_forward": 16, "heads": 2, "context": 16}
-    return train.Run(train.Recipe(**sizes, rows=4, warm_up=2), "cpu")
-
-
-def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_out(small_run):
-    text, recipe = small_run.text, small_run.recipe
-    assert text.n_left_out == 1
-    assert 0 < len(text.held_out) < len(text.stream) / 20
-    batches = [train.batch(text, step, 4, recipe.context, recipe.seed) for step in range(40)]
-    rows = np.concatenate(batches)
-    begun = {small_run.tokenizer.decode(list(row[1:])).split()[0] for row in rows}
-    assert begun == {"He", "She", "Then", '"Well,"'}
-    assert (rows[:, 0] == small_run.tokenizer.token_to_id(train.BOS)).all()
-
-
-def test_what_is_exported_opens_as_the_default_does(small_run: train.Run, tmp_path: Path) -> None:
-    figures = small_run.train(4)
-    train.export(small_run, tmp_path / "out", figures)
+    run = train.Run(train.Recipe(**sizes, rows=4, warm_up=2), "cpu")
+    assert run.text.n_left_out == 1  # a paragraph of the test corpus
+    train.export(run, tmp_path / "out", run.train(4))
     text = "He went out. Then it rained."
     scored = lm.surprisal(text, tmp_path / "out", correction=None, cache=False)
-    rows = torch.tensor([[0, *small_run.tokenizer.encode(text).ids]])
+    rows = torch.tensor([[0, *run.tokenizer.encode(text).ids]])
     with torch.inference_mode():
-        nats = float(small_run.average(rows, labels=rows).loss) * (rows.shape[1] - 1)
+        nats = float(run.average(rows, labels=rows).loss) * (rows.shape[1] - 1)
     assert scored["surprisal_bits"].sum() == pytest.approx(nats / np.log(2), rel=1e-2)  # float16
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["measured"]["step"] == 4
@@ -121,7 +104,6 @@ def test_what_is_exported_opens_as_the_default_does(small_run: train.Run, tmp_pa
 @pytest.mark.parametrize(
     ("tokens", "printed"),
     [
-        ("it 's only a movie , is n't it ?", "it's only a movie, isn't it?"),
         ('the " best " of ( all ) worlds', 'the "best" of (all) worlds'),
         ("He did not -- or could not -- say ; ;", "He did not -- or could not -- say;"),
     ],

@@ -33,7 +33,8 @@ def expected():
 @pytest.fixture
 def model(name, tmp_path):
     """A model of the harness's run."""
-    return lm.load(lm_eval_harness.TINY[name](tmp_path) if name in lm_eval_harness.TINY else name)
+    tiny = name in lm_eval_harness.TINY
+    return lm.load(lm_eval_harness.save_tiny(tmp_path, name) if tiny else name)
 
 
 @pytest.mark.needs_share

@@ -70,6 +70,7 @@ def test_labels_are_given_where_the_configuration_has_none():
     for labels, says in (
         (None, "have no meaning"),
         (["a", "b"], "3 outputs, and labels=.* names 2"),
+        (["pos", "positive", "neutral"], "mean the same"),
     ):
         with pytest.raises(lm.ModelError, match=says):
             lm.wrap(network, tokenizer, labels=labels)
@@ -176,16 +177,14 @@ def test_what_the_hub_does_not_have_and_a_hub_out_of_reach_are_named(answer, say
 # The command
 
 
-def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path):
+def test_the_command_scores_a_words_frame(gpt2, tmp_path):
     expected = lm.surprisal("The old man\n the boat.", gpt2)
-    (tmp_path / "story.txt").write_text("The old man\n the boat.", encoding="utf-8")
     columns = ["text_id", "word_id", "word", "space_before", "space_after"]
     expected.assign(text_id="007")[columns].to_csv(tmp_path / "words.csv", index=False)
     out = tmp_path / "out.parquet"
-    for source in ("The old man\n the boat.", tmp_path / "story.txt", tmp_path / "words.csv"):
-        run("surprisal", source, "--model", gpt2, "--out", out)
-        written = pd.read_parquet(out)
-        np.testing.assert_allclose(written["surprisal_bits"], expected["surprisal_bits"])
-        described = json.loads((tmp_path / "out.parquet.json").read_text())
-        assert described["revision"] == expected.attrs["surprisal"]["revision"]
+    run("surprisal", tmp_path / "words.csv", "--model", gpt2, "--out", out)
+    written = pd.read_parquet(out)
+    np.testing.assert_allclose(written["surprisal_bits"], expected["surprisal_bits"])
     assert written["text_id"].unique().tolist() == ["007"]
+    described = json.loads((tmp_path / "out.parquet.json").read_text())
+    assert described["revision"] == expected.attrs["surprisal"]["revision"]

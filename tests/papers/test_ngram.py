@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_words import words_frame
 
 from psychlm.frames import FrameError
+from psychlm.lm import words_of
 from psychlm.lm.tokens import sum_over_words, word_level_tokens
 from psychlm.papers import ngram
 from psychlm.papers import running_text as text
@@ -50,7 +50,7 @@ def test_probabilities_of_all_words_sum_to_one_after_any_context(
 
 def test_word_surprisals_are_sums_over_tokens_and_begin_anew_with_a_sentence() -> None:
     model = ngram.train([line.split() for line in LMPLZ["large"]["train"]], 3)
-    words = words_frame({"a": "w1 w2, w1 w2,"}).assign(sentence_id=[1, 1, 2, 2])
+    words = words_of({"a": "w1 w2, w1 w2,"}).assign(sentence_id=[1, 1, 2, 2])
     scored = model.surprisal(words.iloc[[3, 1, 0, 2]]).sort_values("word_id")
     bits, unknown = model.token_scores([["w1", "w2", ","]])
     expected = [bits[0], bits[1] + bits[2]]
@@ -86,9 +86,9 @@ def test_unigram_log_probabilities_are_smoothed_counts() -> None:
 
 
 def test_words_without_any_token_have_no_surprisal_and_texts_of_nothing_else_are_refused() -> None:
-    tokens = word_level_tokens(words := words_frame({"a": "well -- then"}), text.ptb)
+    tokens = word_level_tokens(words := words_of({"a": "well -- then"}), text.ptb)
     scored = sum_over_words(words, tokens, np.array([1.0, 2.0]), np.array([False, True]))
     np.testing.assert_array_equal(scored["surprisal_bits"], [1.0, np.nan, 2.0])
     assert scored["n_unknown"].tolist() == [0, 0, 1]
     with pytest.raises(FrameError, match="no word has a token"):
-        word_level_tokens(words_frame({"a": "-- --"}), text.ptb)
+        word_level_tokens(words_of({"a": "-- --"}), text.ptb)

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 import torch
 from killed import kill_this_process, run_until_killed
-from tiny_words import words_frame
 
+from psychlm.lm import words_of
 from psychlm.papers import word_models
 from psychlm.papers.word_models import Architecture, Training, Vocabulary, WordModel, WordNetwork
 
@@ -59,14 +59,14 @@ def test_a_vocabulary_counts_frequent_words_first_and_knows_what_it_does_not_kno
 def test_surprisals_are_those_of_one_plain_forward_pass(kind: str) -> None:
     model = untrained(kind, span=12)
     expected = plain_bits(model, ["the", "cat", "sat", "on", "a", "mat"])
-    scored = model.surprisal(words_frame({"a": "the cat sat on a mat", "b": "the cat"}))
+    scored = model.surprisal(words_of({"a": "the cat sat on a mat", "b": "the cat"}))
     np.testing.assert_allclose(scored["surprisal_bits"], [*expected, *expected[:2]], rtol=1e-5)
 
 
 def test_an_lstm_reads_on_from_part_to_part_of_a_long_text() -> None:
     text = np.random.default_rng(1).choice(VOCABULARY.words[2:], 5000)
     model = untrained("lstm")
-    scored = model.surprisal(words_frame({"a": " ".join(text)}))["surprisal_bits"]
+    scored = model.surprisal(words_of({"a": " ".join(text)}))["surprisal_bits"]
     np.testing.assert_allclose(scored, plain_bits(model, text), rtol=1e-4)
 
 
@@ -82,12 +82,12 @@ def test_every_word_is_new_in_one_window_with_half_a_window_before_it(length: in
         with torch.inference_mode():
             logits = model.network(numbers[None, begin : i + 1])[0][0, -1]
         expected.append(-float(torch.log_softmax(logits, -1)[numbers[i + 1]]) / math.log(2))
-    scored = model.surprisal(words_frame({"a": " ".join(text)}))
+    scored = model.surprisal(words_of({"a": " ".join(text)}))
     np.testing.assert_allclose(scored["surprisal_bits"], expected, rtol=1e-4)
 
 
 def test_ends_of_sentences_are_read_and_not_scored_and_unknown_tokens_counted() -> None:
-    model, words = untrained("lstm"), words_frame({"a": "the cat sat the zebra,"})
+    model, words = untrained("lstm"), words_of({"a": "the cat sat the zebra,"})
     words = words.assign(sentence_id=[1, 1, 1, 2, 2]).iloc[[4, 1, 0, 2, 3]]
     tokens = ["the", "cat", "sat", "<eos>", "the", "zebra", ","]
     *one_token, zebra, comma = np.delete(plain_bits(model, tokens), 3)

@@ -14,7 +14,7 @@ from psychlm.corpora import read_arc
 from psychlm.data import DataError, DataMissingError
 from psychlm.probes import wordnet
 from psychlm.probes.distractors import near_pairs
-from psychlm.probes.wordnet import Lists, closure
+from psychlm.probes.wordnet import closure, collect, contain
 from psychlm.probes.wordnet_qa import Builder, Recipe
 
 
@@ -34,15 +34,16 @@ def test_hops_are_the_fewest_and_a_circle_of_links_puts_nothing_above_itself():
 
 
 def test_a_number_out_of_range_is_in_no_set_of_pairs():
-    pairs = Lists.from_pairs(np.array([0, 1]), np.array([4, 0]), 2)
-    # (0, 5) is not (1, 0)
-    assert pairs.contain(np.array([0, 1, 0]), np.array([4, 0, 5])).tolist() == [True, True, False]
+    lists = collect(np.array([0, 1]), np.array([4, 0]), (2, 5))
+    found = contain(lists, np.array([0, 1, 0]), np.array([4, 0, 5]))
+    assert found.tolist() == [True, True, False]
 
 
 def test_nearly_equal_sets_are_found_as_by_comparing_all(rng):
     sets = [np.unique(rng.integers(0, 12, rng.integers(0, 7))) for _ in range(150)]
-    lists = Lists(np.concatenate([[0], np.cumsum([len(s) for s in sets])]), np.concatenate(sets))
-    found = set(zip(*(part.tolist() for part in near_pairs(lists, 12, 0.6)), strict=True))
+    rows = np.repeat(np.arange(150), [len(s) for s in sets])
+    lists = collect(rows, np.concatenate(sets), (150, 12))
+    found = set(zip(*(part.tolist() for part in near_pairs(lists, 0.6)), strict=True))
     together = [(i, j) for j in range(150) for i in range(j) if len(sets[i]) and len(sets[j])]
 
     def jaccard(a, b):
@@ -73,7 +74,8 @@ def test_an_instance_is_no_type_but_no_wrong_answer_either(birds):
     # What stands above it in any chain would be right: it is no distractor of a bird.
     number = pd.Series(range(builder.graph.n), index=builder.names)
     hedwig, above = number[["hedwig.n.01"] * 2], number[["owl.n.01", "bird.n.01"]]
-    assert builder.graph.isa_or_instance.contain(hedwig.to_numpy(), above.to_numpy()).all()
+    linked = builder.graph.isa_or_instance
+    assert contain(linked, hedwig.to_numpy(), above.to_numpy()).all()
 
 
 def test_another_sense_of_the_word_is_never_a_distractor(birds):

@@ -84,7 +84,7 @@ def test_hops_are_those_of_walking_link_by_link(builder, higher, rng):
 def test_sister_families_are_those_of_walking_link_by_link(builder, reader, rng):
     graph, names = builder.graph, builder.names
     number = {name: node for node, name in enumerate(names)}
-    usable = np.flatnonzero(graph.parents.sizes(np.arange(graph.n)) > 0)
+    usable = np.flatnonzero(np.diff(graph.parents.indptr) > 0)
     for node in rng.choice(usable, 40, replace=False):
         synset = reader.synset(names[node])
         own = {synset, *synset.closure(lambda s: s.hypernyms())}
@@ -250,7 +250,7 @@ def test_a_distractor_that_is_right_as_well_is_noticed(builder, built):
     assert not richardson2020.check_questions(builder, built.items).any(axis=None)
     deep = built.items[(built.items["probe"] == "hypernymy") & (built.items["hops"] > 1)][:20]
     number = pd.Series(range(builder.graph.n), index=builder.names)
-    nodes = [builder.graph.parents.row(node)[0] for node in number[deep["concept"]]]
+    nodes = [builder.graph.parents[[node]].indices[0] for node in number[deep["concept"]]]
     parents = builder.names[nodes]
     pairs = zip(parents, deep["distractor_concepts"], strict=True)
     spoilt = deep.assign(distractor_concepts=[[parent, *names[1:]] for parent, names in pairs])

@@ -55,41 +55,33 @@ def joined_questions():
     return items.assign(answer=0)
 
 
-def tiny_gpt2(folder: Path) -> str:
-    """Save GPT-2 with two layers, 512 positions and random weights, drawn with seed 0."""
-    import tiny_models
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
+def save_tiny(folder: Path, name: str) -> str:
+    """Save GPT-2 or T5 with two layers, 512 positions and random weights, drawn with seed 0.
 
-    tokenizer = tiny_models.byte_level()
-    tokenizer.model_max_length = 512
-    torch.manual_seed(0)
-    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    sizes = {"n_positions": 512, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    network = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends))
-    return tiny_models.save_network(folder / "tiny-gpt2", network, tokenizer)
-
-
-def tiny_t5(folder: Path) -> str:
-    """Save T5 with two layers, 512 positions and random weights, drawn with seed 0.
-
-    Its tokenizer is of BART's kind: training one of T5's kind gives other pieces each time.
+    T5's tokenizer is of BART's kind: training one of its own kind gives other pieces each time.
     """
     import tiny_models
     import torch
-    from transformers import T5Config, T5ForConditionalGeneration
+    import transformers
 
-    tokenizer = tiny_models.roberta_tokenizer()
+    made = {"tiny-gpt2": tiny_models.byte_level, "tiny-t5": tiny_models.roberta_tokenizer}
+    tokenizer = made[name]()
     tokenizer.model_max_length = 512
+    end, n_pieces = tokenizer.eos_token_id, len(tokenizer)
     torch.manual_seed(0)
-    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
-    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    special |= {"decoder_start_token_id": tokenizer.pad_token_id}
-    network = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **sizes, **special))
-    return tiny_models.save_network(folder / "tiny-t5", network, tokenizer)
+    if name == "tiny-gpt2":
+        sizes = {"n_positions": 512, "n_embd": 32, "n_layer": 2, "n_head": 2, "bos_token_id": end}
+        config = transformers.GPT2Config(vocab_size=n_pieces, eos_token_id=end, **sizes)
+        network = transformers.GPT2LMHeadModel(config)
+    else:
+        sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+        sizes |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
+        config = transformers.T5Config(vocab_size=n_pieces, eos_token_id=end, **sizes)
+        network = transformers.T5ForConditionalGeneration(config)
+    return tiny_models.save_network(folder / name, network, tokenizer)
 
 
-TINY = {"tiny-gpt2": tiny_gpt2, "tiny-t5": tiny_t5}
+TINY = ["tiny-gpt2", "tiny-t5"]
 
 
 def log_probabilities(samples: list[dict]) -> list[list[float]]:
@@ -126,7 +118,7 @@ def main() -> None:
                 task |= {"doc_to_text": "{{prompt}}", "target_delimiter": ""}
             tasks.append(task)
         folders = {"smollm2": str(_load.find_checkpoint("smollm2").folder)}
-        folders |= {model: save(folder) for model, save in TINY.items()}
+        folders |= {model: save_tiny(folder, model) for model in TINY}
         written = {
             "lm_eval": lm_eval.__version__,
             "items": banks["first_items"]["item_id"].tolist(),
