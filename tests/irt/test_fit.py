@@ -356,6 +356,13 @@ def test_no_random_start_ends_higher(dataset, read_responses):
         assert quiet_fit(answered, "3PL", start=start).loglik < ours.loglik + 0.01
 
 
+def test_slopes_of_items_that_were_keyed_wrongly_are_negative():
+    answered = simulated(1500, 30, "3PL", seed=5, c=0.2)
+    answered.iloc[:, :5] = 1 - answered.iloc[:, :5]
+    slopes = quiet_fit(answered, "3PL").items["a"]
+    assert (slopes.iloc[:5] < 0).all() and (slopes.iloc[5:] > 0).all()
+
+
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_three_items_of_forty_persons_reach_a_maximum_of_the_likelihood(seed):
     """The curve of an item becomes a step: 1 / P exceeds what single precision holds."""
