@@ -133,11 +133,14 @@ def read(path: str | Path | None = None, *, first: int | None = None) -> pd.Data
         raise DataError(message) from error
     # The index: headword, offset and length, in dictd's base 64, where A is 0. Headwords that begin
     # with 00- are dictd's own notes. Several headwords may lead to one record, which is read once.
-    bounds: set[tuple[int, ...]] = set()
+    bounds: set[tuple[int, int]] = set()
     for line in index.read_text(encoding="latin-1").splitlines():
         if not line.startswith("00-"):
             numbers = [number.rjust(8, "A") for number in line.split("\t")[1:]]
-            bounds.add(tuple(int.from_bytes(b64decode(number)) for number in numbers))
+            with contextlib.suppress(ValueError):  # a damaged row
+                offset, length = (int.from_bytes(b64decode(n, validate=True)) for n in numbers)
+                if 0 < length <= len(raw) - offset:
+                    bounds.add((offset, length))
     rows: list[tuple[str | None, ...]] = []
     for offset, length in sorted(bounds)[:first]:
         with contextlib.suppress(UnicodeDecodeError):  # of three records

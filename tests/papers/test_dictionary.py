@@ -108,6 +108,9 @@ def test_broken_records_are_left_out_and_the_others_are_read(tmp_path):
     spoilt += ["Empty \\Emp\\, n.\n\n   Note: Nothing.\n", UNCLOSED]
     read = dictionary.read(written(tmp_path, [BANK, *spoilt]))
     assert set(read["word"]) == {"Bank"}
+    with (tmp_path / "gcide.index").open("a") as index:
+        index.write("odd\t$$\tB\none\tA\nbeyond\tzzzz\tB\n\n")
+    pd.testing.assert_frame_equal(dictionary.read(tmp_path), read)
 
 
 def test_a_missing_dictionary_says_how_to_get_it(tmp_path):
