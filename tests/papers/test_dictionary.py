@@ -171,13 +171,18 @@ def test_words_are_whole_in_the_split_and_in_a_sample(part, probe):
 def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):
     line = "   {}. The {} thing; as, a word{} indeed.\n"
     kinds = {"a": "tall wide", "b": "thin fast", "c": "blunt dark", "d": "lone"}
+    kinds |= {"e": "red green blue black white brown"}
     records = []
     for x, some in kinds.items():
         senses = [line.format(i, kind, x) for i, kind in enumerate(some.split())]
         records.append(f"Word{x} \\Word{x}\\, n.\n" + "\n".join(senses))
     built = dictionary.build(dictionary.read(written(tmp_path, records)), np.random.default_rng(0))
-    assert set(built["cluster"]) == {"worda", "wordb", "wordc"}
-    alone = dictionary.read(written(tmp_path, records[3:]))
+    n_own = {"worda": 1, "wordb": 1, "wordc": 1, "worde": 4}  # of four wrong choices
+    assert set(built["cluster"]) == n_own.keys()
+    for word, choices in zip(built["cluster"], built["choices"], strict=True):
+        own = [choice for choice in choices if choice.split()[1] in kinds[word[-1]].split()]
+        assert len(own) == 1 + n_own[word]  # the answer, and other senses of the word first
+    alone = dictionary.read(written(tmp_path, records[3:4]))
     with pytest.raises(data.DataError, match="gives no question"):
         dictionary.build(alone, np.random.default_rng(0))
 

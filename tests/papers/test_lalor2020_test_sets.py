@@ -1,4 +1,4 @@
-"""Stopped EM. Reference: the maximum that irt.fit finds, and R's ltm on the LSAT."""
+"""Stopped EM. Reference: the maximum that irt.fit finds."""
 
 from psychlm import corpora, irt
 from psychlm.papers import lalor2020_test_sets

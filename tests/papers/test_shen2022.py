@@ -84,7 +84,7 @@ def test_with_unequal_numbers_of_choices_the_exact_test_is_that_of_all_outcomes(
     assert found.chance == pytest.approx(np.mean(1 / sizes))
 
 
-def test_ties_are_left_out_of_the_chance_test_and_counted():
+def test_ties_are_left_out_of_the_chance_test():
     scores = pd.DataFrame([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     found = shen2022.against_chance(scores, first(scores))
     assert (found.n_items, found.rate) == (2, 1.0)
