@@ -275,9 +275,10 @@ def scoring_with_guessing(
 
     def moved_by(step: Tensor, beta: Tensor) -> Tensor:
         """Return where a step leads: at the edge of the parameter space at most."""
-        slope, intercept, guessing = (beta + step).T
-        slope = slope.clip(-design.largest_slope, design.largest_slope)
-        return xp.stack([slope, intercept, guessing.clip(0.0)], 1)
+        moved = beta + step
+        moved[:, 0] = moved[:, 0].clip(-design.largest_slope, design.largest_slope)
+        moved[:, 2] = moved[:, 2].clip(0.0)
+        return moved
 
     value = expected_loglik(beta)
     for _ in range(n_steps):
