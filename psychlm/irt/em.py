@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOGLIK_TOLERANCE = 1e-5  # nats, gained by the last EM step
+LEAST_ITEM_GAIN = 1e-14  # nats, expected of a step of one item
+ROUNDED_STEP = 0.01  # logits: shorter ones count if they are expected to gain that
 LARGEST_STEP = 2.0  # logits, of one Newton step of an item
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 SCORING_STEPS = 6  # Newton steps in one M-step; the next M-step continues
@@ -348,6 +350,9 @@ def _curbed_newton_step(
         step = _solved(information, uphill + information[:, :, 2] * to_edge[:, None], free)
         step[:, 2] -= to_edge
     largest = xp.amax(abs(step[:, :2]), 1, keepdims=True)
+    # Rounding alone moves an item to and fro whose small step gains next to nothing: it stays.
+    gain = (uphill * step).sum(1, keepdims=True)
+    step = step * ((gain > LEAST_ITEM_GAIN) | (largest > ROUNDED_STEP))
     step = step * (LARGEST_STEP / largest.clip(LARGEST_STEP))
     if isinstance(design.priors.get("slope"), LogNormal):  # a positive slope: halfway to 0 at most
         step[:, 0] = xp.maximum(step[:, 0], -0.5 * beta[:, 0])

@@ -47,6 +47,7 @@ EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built 
 POLYNOMIALS = 24
 UNRESOLVED = 1e-4  # share of a score's variance in the last polynomial: it has steps
 NEGLIGIBLE = 1e-10  # share of the missing information at which the sum over polynomials ends
+NEGLIGIBLE_WEIGHT = 1e-14  # of a node in a person's posterior
 SCORE_CELLS = 2**27  # scores of persons at a time: 1 GiB
 ROUGH_POLYNOMIALS = 4
 DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
@@ -145,42 +146,50 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     unit = torch.eye(kinds, dtype=torch.float64, device=slope.device)
     inverse_roots = solve_triangular(cholesky(masked), unit, upper=False)
 
-    def crossed() -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """Yield items, inverse roots of D, -U (n, kinds, n_dense), and the sum of the slopes' rows.
+    scaled_y = inverse_roots @ y
+
+    def scaled() -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield items, -U times the inverse roots of D, (kinds, n_dense, n), and the slopes' sums.
 
         A common slope has the last column of U.
         """
         for block in em.responses.blocks():
-            scores = expected_scores(em, block, parameters, linear, nodes, kinds)
-            cross = -scores.permute(2, 0, 1)
+            cross = expected_scores(em, block, parameters, linear, nodes, kinds).neg_()
             if common:
-                cross = torch.cat([cross, inner[block.items, :, :1]], 2)
-            chosen = mask[block.items, :, None]
-            yield block.items, inverse_roots[block.items], cross * chosen, cross[:, 0].sum(0)
+                cross = torch.cat([cross, inner[block.items, :, :1].permute(1, 2, 0)], 1)
+            sums = cross[0].sum(1) if common else cross[0, :, 0]
+            inverse = inverse_roots[block.items] * mask[block.items, None]
+            for row in reversed(range(kinds)):  # they are triangular: later rows take earlier ones
+                cross[row] *= inverse[:, row, row]
+                for column in range(row):
+                    cross[row].addcmul_(cross[column], inverse[:, row, column])
+            yield block.items, cross, sums
 
     # The persons and a common slope, less what the items' own parameters explain of them.
     dense = torch.eye(len(count) + common, dtype=torch.float64, device=slope.device)
     right_side = dense.new_zeros(len(dense), 2)
     if common:
         dense[-1, -1], right_side[-1] = 0, y_common
-    for items, inverse, cross, of_slope in crossed():
+    for items, cross, of_slope in scaled():
         if common:
             dense[-1] += of_slope
             dense[:-1, -1] += of_slope[:-1]
-        flat = (inverse @ cross).flatten(0, 1)
-        dense -= gram(flat)
-        right_side -= flat.T @ (inverse @ y[items]).flatten(0, 1)
+        for row in range(kinds):
+            dense -= gram(cross[row].T)
+            right_side -= cross[row] @ scaled_y[items, row]
     dense_root = cholesky(dense)
     dense_solution = torch.cholesky_solve(right_side, dense_root)
 
     # A^-1 by Woodbury: its diagonal blocks by item, and its product P with the images Y.
     covariance, solved = [], []
-    for items, inverse, cross, _ in crossed():
-        flat = (inverse @ cross).flatten(0, 1)
-        spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
-        half = inverse.mT @ cholesky(unit + spread @ spread.mT)
+    for items, cross, _ in scaled():
+        inverse = inverse_roots[items]
+        spread = [solve_triangular(dense_root, each, upper=False) for each in cross]
+        squares = torch.stack([(one * two).sum(0) for one in spread for two in spread], 1)
+        half = inverse.mT @ cholesky(unit + squares.view_as(inverse))
         covariance.append(half @ half.mT)
-        solved.append(inverse.mT @ (inverse @ (y[items] - cross @ dense_solution)))
+        explained = torch.stack([each.T @ dense_solution for each in cross], 1)
+        solved.append(inverse.mT @ (scaled_y[items] - explained))
     p, p_common = torch.cat(solved), dense_solution[-1:] if common else 0 * y_common
 
     # The secant update, which makes A^-1 Y = V: rho = (V'Y)^-1, added for rows v and p of V and P.
@@ -301,10 +310,15 @@ def observed_information(
         for rows, block in parts():
             mean = expected_scores(em, block, parameters, weights[rows], nodes, kinds)
             for node in range(len(nodes)):
-                weight = weights[rows, node][:, None] * responses.count[rows, None]
+                near = weights[rows, node] > NEGLIGIBLE_WEIGHT
+                if not near.any():
+                    continue
+                weight = (weights[rows, node] * responses.count[rows])[near, None]
+                answered = None if block.answered is None else block.answered[near]
+                some = Block(block.items, block.correct[near], answered)
                 at, one = nodes[[node]], xp.ones_like(weight)
-                scores = expected_scores(em, block, parameters, one, at, kinds)
-                yield by_person((scores - mean) * weight**0.5)
+                scores = expected_scores(em, some, parameters, one, at, kinds)
+                yield by_person((scores - mean[:, near]) * weight**0.5)
 
     if not rough:
         by_node = apart if grid.interpolation is None else None
