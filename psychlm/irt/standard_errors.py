@@ -139,6 +139,8 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     expected, linear = orthonormal_polynomials(weights, em.grid.fine, 1)
     count, nodes = em.responses.count[:, None], em.grid.nodes
     at_nodes, linear = em.grid.at_nodes(expected) * count, em.grid.at_nodes(linear) * count**0.5
+    near = (abs(linear) > NEGLIGIBLE_WEIGHT).any(0)  # where the posteriors have weight
+    at_nodes, linear, nodes = at_nodes[:, near], linear[:, near], nodes[near]
     blocks = em.responses.blocks()
     complete = [complete_information(em, block, parameters, at_nodes, nodes) for block in blocks]
     inner = torch.cat(complete)[:, :kinds, :kinds]
