@@ -258,9 +258,10 @@ def solve_by_products(
 def starting_values(
     spec: Specification, em: EM, fixed: Tensor, start: pd.DataFrame | None
 ) -> Parameters:
-    """Return where to begin: an earlier fit, curves on scores, or those of proportions correct.
+    """Return where to begin: an earlier fit, proportions correct, with guessing curves on scores.
 
-    ``fixed`` holds guessing parameters, NaN: free.
+    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
+    scores see guessing where there is none. ``fixed`` holds guessing parameters, NaN: free.
     """
     responses, design = em.responses, em.design
     xp, device = namespace(fixed), responses.device
