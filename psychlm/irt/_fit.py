@@ -25,9 +25,11 @@ from psychlm.irt.likelihood import (
     SMALLEST_STEP,
     Design,
     Parameters,
+    QuadratureGrid,
     bounded,
+    quadrature_grid,
 )
-from psychlm.irt.newton import better_starts, newton, start_from_scores
+from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
 from psychlm.irt.priors import Normal, Prior
 from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named, probabilities_of
 from psychlm.irt.response_matrix import NUMPY_CELLS, pick_device
@@ -49,12 +51,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
+START_GUESSING = 0.02
 FIRST_STEPS = 20  # EM steps before Newton's method
-GUESSED_STEPS = 12  # the same with guessing, where EM soon stops gaining
-ROUGH_ERROR = 0.5  # nats, of the grid of the first steps
+GUESSED_STEPS = 6  # the same with guessing, where EM soon stops gaining
+COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
+ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
 ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
 SMALL_GAIN = 1e-3  # nats, that another start must gain at the end
-ROUGH_SMALL_GAIN = 0.05  # the same before Newton's method
 
 
 def fit(
@@ -227,8 +230,8 @@ def solve_by_products(
     common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
     em = EM(encoded, design, settings)
-    first = starting_values(spec, em, fixed, start)
-    parameters, settled, loglik, error = estimate(em, first)
+    starts = starting_values(spec, em, fixed, start)
+    parameters, settled, loglik, error = estimate(em, starts)
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
     if standard_errors:
         blocks[:, :3, :3], covariance = errors_of(em, parameters)
@@ -257,8 +260,8 @@ def solve_by_products(
 
 def starting_values(
     spec: Specification, em: EM, fixed: Tensor, start: pd.DataFrame | None
-) -> Parameters:
-    """Return where to begin: an earlier fit, proportions correct, with guessing curves on scores.
+) -> list[Parameters]:
+    """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
 
     A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
     scores see guessing where there is none. ``fixed`` holds guessing parameters, NaN: free.
@@ -269,27 +272,86 @@ def starting_values(
         values = earlier_items(start, responses.items)[list("adc")].to_numpy(float)
         a, d, c = on_device(values.T.copy(), device)
         slope = 0 * a + a.mean() if design.common_slope else a
-        return Parameters(slope, d, xp.where(design.guessing_free, c, fixed))
+        return [Parameters(slope, d, xp.where(design.guessing_free, c, fixed))]
     guess = xp.nan_to_num(fixed)
-    if design.guessing_free.any():
-        return start_from_scores(responses, design, guess)
     rows = spec.model.form.starts(spec.answers.category_counts, spec.fixed, (0.0, 1.0))
-    return Parameters(*on_device(rows[:2], device), guess)
+    slope, intercept = on_device(rows[:2], device)
+    plain = Parameters(slope, intercept, guess)
+    if not design.guessing_free.any():
+        return [plain]
+    without = replace(
+        design,
+        guessing_free=design.guessing_free & False,
+        priors={name: prior for name, prior in design.priors.items() if name != "guessing"},
+        common_guessing=False,
+        largest_slope=ROUGH_SLOPE,
+    )
+    rough, _ = squarem(EM(responses, without, em.settings), plain, ROUGH, GUESSED_STEPS)
+    begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
+    rough = replace(rough, guessing=xp.where(design.guessing_free, begin, guess))
+    return [start_from_scores(responses, design, guess), rough]
 
 
-def estimate(em: EM, start: Parameters) -> tuple[Parameters, np.ndarray, float, float]:
-    """Climb to a maximum: roughly at first, then on finer grids while the log-likelihood moves.
+def estimate(em: EM, starts: list[Parameters]) -> tuple[Parameters, np.ndarray, float, float]:
+    """Climb from every start, roughly at first; go on from the best.
 
-    With guessing, other starts of single items are tried, and the climb goes on from what gains.
     Return parameters, which items have converged, the log-likelihood, and by how much it moves on a
     grid of half the step.
     """
-    responses, settings = em.responses, em.settings
-    guessed = em.guessed = bool((em.design.guessing_free | (start.guessing > 0)).any())
+    responses, others = em.responses, []
+    guessed = em.guessed = bool((em.design.guessing_free | (starts[0].guessing > 0)).any())
     # Newton's method builds the information matrix whole, which is possible for so many items.
     newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
-    parameters = approach(em, start) if newtonian else start
-    tries_starts = guessed and newtonian
+    if newtonian:
+        first, *others = approach(em, starts, guessed)
+        starts = [first]
+    ends = [finish(em, start, others, guessed, newtonian) for start in starts]
+    parameters, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
+    posterior, _ = em.expect(parameters)
+
+    # The likelihood knows no sign of ability: persons with more correct responses stand higher.
+    share = responses.n_correct / responses.n_answered
+    surplus = 0 * posterior.mean
+    for block in responses.blocks():
+        surplus += (block.correct - block.of_answered(share[block.items])).sum(1)
+    if float((surplus * posterior.mean) @ responses.count) < 0:
+        parameters = replace(parameters, slope=-parameters.slope)
+    return parameters, host(settled), float(posterior.loglik @ responses.count), error
+
+
+def approach(em: EM, starts: list[Parameters], guessed: bool) -> list[Parameters]:
+    """Return parameters near a maximum, reached on a coarse grid, then those of the other starts.
+
+    Such a grid resolves no steep slopes, which are held at a bound. With guessing the climb goes on
+    from where the first EM steps reached most, and Newton's method follows.
+    """
+    design = em.design
+    em.design, em.quadrature_error = replace(design, largest_slope=ROUGH_SLOPE), ROUGH_GAIN
+    em.scoring_steps = 1 if guessed else SCORING_STEPS
+    climbed = []
+    for start in starts:
+        em.grid = quadrature_grid(device=em.responses.device)
+        n_steps = COMPARED_STEPS if guessed else FIRST_STEPS
+        parameters, _ = squarem(em, bounded(start, ROUGH_SLOPE), ROUGH, n_steps)
+        climbed.append((em.expect(parameters)[1], parameters))
+    first, *others = [end for _, end in sorted(climbed, key=lambda end: -end[0])]
+    if guessed:
+        first, _ = squarem(em, first, ROUGH, GUESSED_STEPS)
+        first, _ = newton(em, first, ROUGH_GAIN)
+    em.design, em.quadrature_error, em.scoring_steps = design, QUADRATURE_ERROR, SCORING_STEPS
+    return [first, *others]
+
+
+def finish(
+    em: EM, parameters: Parameters, others: list[Parameters], guessed: bool, newtonian: bool
+) -> tuple[Parameters, Tensor, QuadratureGrid, float, float]:
+    """Climb to a maximum, on finer grids while the log-likelihood moves.
+
+    With guessing, other starts of single items are tried, among them ``others``, and the climb goes
+    on from what gains. Return parameters, which items have converged, the grid, by how much a finer
+    one would move the log-likelihood, and log-likelihood plus log prior.
+    """
+    settings, tries_starts = em.settings, guessed and newtonian
     while True:
         # With guessing EM's steps become so small that they look like convergence.
         converged = parameters.slope != parameters.slope  # of no item
@@ -302,39 +364,12 @@ def estimate(em: EM, start: Parameters) -> tuple[Parameters, np.ndarray, float, 
         _, objective = em.expect(parameters)
         exhausted = em.n_steps >= settings.max_iterations
         if tries_starts and not exhausted:
-            other = better_starts(em, parameters, SMALL_GAIN)
+            other = better_starts(em, parameters, SMALL_GAIN, others)
             if other is not None:
                 parameters = other
                 continue
             tries_starts = False
         error = em.grid_error(parameters, objective)
         if error < GRID_ERROR or em.grid.step <= SMALLEST_STEP or exhausted:
-            break
+            return parameters, converged, em.grid, error, objective
         em.grid = em.grid.halved()
-    posterior, _ = em.expect(parameters)
-
-    # The likelihood knows no sign of ability: persons with more correct responses stand higher.
-    share = responses.n_correct / responses.n_answered
-    surplus = 0 * posterior.mean
-    for block in responses.blocks():
-        surplus += (block.correct - block.of_answered(share[block.items])).sum(1)
-    if float((surplus * posterior.mean) @ responses.count) < 0:
-        parameters = replace(parameters, slope=-parameters.slope)
-    return parameters, host(converged), float(posterior.loglik @ responses.count), error
-
-
-def approach(em: EM, start: Parameters) -> Parameters:
-    """Return parameters near a maximum, reached on a coarse grid.
-
-    Such a grid resolves no steep slopes, which are held at a bound. With guessing other starts of
-    single items follow the first EM steps.
-    """
-    design = em.design
-    em.design, em.quadrature_error = replace(design, largest_slope=ROUGH_SLOPE), ROUGH_ERROR
-    em.scoring_steps = 1 if em.guessed else SCORING_STEPS
-    n_steps = GUESSED_STEPS if em.guessed else FIRST_STEPS
-    parameters, _ = squarem(em, bounded(start, ROUGH_SLOPE), ROUGH, n_steps)
-    if em.guessed:
-        parameters = better_starts(em, parameters, ROUGH_SMALL_GAIN) or parameters
-    em.design, em.quadrature_error, em.scoring_steps = design, QUADRATURE_ERROR, SCORING_STEPS
-    return parameters

@@ -13,6 +13,7 @@ nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 NEWTON_STEPS = 200
 LARGEST_STEP = 1.0  # logits
 LARGEST_GUESSING_STEP = 0.2
-LEAST_DAMPING = 1e-3  # of eigenvalues of the information, scaled to a unit diagonal
+LEAST_DAMPING = 1e-6  # of eigenvalues of the information, scaled to a unit diagonal
 MOST_DAMPING = 1e4
 FLATTEST = 1e-8  # smallest eigenvalue of the information, scaled to a unit diagonal
 EDGE = 1e-3  # guessing parameters as small as that may be set to 0
@@ -50,22 +51,23 @@ LARGEST_RATIO = 80.0  # nats, of two probabilities: its exponential is a float32
 STARTS = ((0.7, 0.0), (2.0, 0.2), (3.0, 0.5), (8.0, 0.0), (8.0, 0.2))  # slope, and guessing if free
 NEGLIGIBLE_WEIGHT = 1e-7  # of a node in a posterior
 ITEM_STEPS = 4  # EM steps of one item with the others held
-SCORE_SLOPES, SCORE_GUESSING = [-1.0, 1.0, 3.0], 0.02
+SCORE_STARTS = [(slope, c) for slope in (-1.0, 1.0, 3.0) for c in (0.0, 0.02, 0.25)]
 SCORE_STEP, SCORE_STEPS, SCORE_TOLERANCE = 0.4, 8, 1e-2  # of ability; of scoring; logits
 START_COMMON_GUESSING = 0.15
 LEAST_RELIABILITY, MOST_RELIABILITY = 0.3, 0.95
 
 
-def newton(em: EM, parameters: Parameters) -> tuple[Parameters, Tensor]:
+def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Parameters, Tensor]:
     """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
 
     Flat ridges, on which EM's steps become so small that they look like convergence, are seen by
     the information. Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from
     a rough one, computed again where they do not fit it, and are damped until they go uphill. The
-    climb ends where a step is expected to gain next to nothing.
+    climb ends where a step is expected to gain fewer than ``enough`` nats; 0: at convergence.
     """
     settings, design = em.settings, em.design
-    enough = min(LEAST_GAIN, 100 * settings.tolerance**2)
+    least_gain = min(LEAST_GAIN, 100 * settings.tolerance**2)
+    enough = max(enough, least_gain)
     posterior, value = em.expect(parameters)
     uphill = em.gradient(parameters, posterior)
     xp = namespace(uphill)
@@ -100,7 +102,7 @@ def newton(em: EM, parameters: Parameters) -> tuple[Parameters, Tensor]:
             if pairs:  # the estimated curvature is wrong: compute it anew
                 system = None
                 continue
-            damping = max(10 * damping, LEAST_DAMPING)
+            damping = max(4 * damping, LEAST_DAMPING)
             if damping > MOST_DAMPING:  # no step uphill: rounding decides
                 em.expect(parameters)
                 return parameters, abs(expected_gain) < enough
@@ -117,7 +119,8 @@ def newton(em: EM, parameters: Parameters) -> tuple[Parameters, Tensor]:
         damping = damping / 10 if fits else max(10 * damping, LEAST_DAMPING)
         parameters, value, fresh = trial, trial_value, False
         em.n_steps += 1
-        if em.n_steps >= min(settings.max_iterations, last):
+        done = enough > least_gain and gain < 0.1 * enough  # not if it must have converged
+        if done or em.n_steps >= min(settings.max_iterations, last):
             return parameters, abs(expected_gain) < enough
 
 
@@ -211,14 +214,14 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     free = design.free()
     free[2] &= not design.common_guessing
     fixed, tables = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing), []
-    slopes = on_device(np.array(SCORE_SLOPES)[:, None], device)
     for block in blocks:
         # All starts of the block's items at once, (n_starts n_items, ...).
         correct, answered = block.expected_counts(weights)
-        n_starts, above = len(SCORE_SLOPES), share[block.items]
-        little = (above / 2).clip(None, SCORE_GUESSING)
-        c = xp.where(free[2, block.items], little, fixed[block.items]) + 0 * slopes
-        beta = level_curve(above, slopes + 0 * c, c).table().reshape(3, -1).T
+        n_starts, above = len(SCORE_STARTS), share[block.items]
+        slope, guess = on_device(np.array(SCORE_STARTS), device).T[..., None]
+        c = xp.where(free[2, block.items], xp.minimum(above / 2, guess), fixed[block.items])
+        slope = xp.broadcast_to(slope, c.shape)
+        beta = level_curve(above, slope, c).table().reshape(3, -1).T
         answered = xp.broadcast_to(answered, correct.shape)
         correct, answered = (xp.tile(x, (n_starts, 1)) for x in (correct, answered))
         is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
@@ -241,10 +244,12 @@ def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Parameters:
     return Parameters(slope, logit * (1 + slope**2 / 2.9) ** 0.5, guessing)
 
 
-def better_starts(em: EM, parameters: Parameters, worthwhile: float) -> Parameters | None:
+def better_starts(
+    em: EM, parameters: Parameters, worthwhile: float, others: Sequence[Parameters]
+) -> Parameters | None:
     """Return parameters with the items exchanged that another start improves, or None.
 
-    Each exchange gains at least ``worthwhile`` nats by itself.
+    Each exchange gains at least ``worthwhile`` nats by itself. ``others`` are further starts.
     """
     xp, (_, objective) = namespace(parameters.slope), em.expect(parameters)
     grid = rough_grid(em, parameters)
@@ -258,6 +263,10 @@ def better_starts(em: EM, parameters: Parameters, worthwhile: float) -> Paramete
     for slope, guessing in pairs:
         c = xp.where(own_guessing, guessing, parameters.guessing)
         starts.append(level_curve(share, slope * xp.sign(parameters.slope), c).table())
+    for other in others:  # on this scale's side: the likelihood knows no sign of ability
+        sign = 1.0 if float(other.slope @ parameters.slope) > 0 else -1.0
+        c = xp.where(own_guessing, other.guessing, parameters.guessing)
+        starts.append(xp.stack([sign * other.slope, other.intercept, c]))
     trials, gains = exchanged_items(em, parameters, xp.stack(starts), posterior.weights, grid.nodes)
     gains = xp.where(guessable, gains, -xp.inf)
     best, chosen = xp.amax(gains, 0), gains.argmax(0)
