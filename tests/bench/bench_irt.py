@@ -31,7 +31,7 @@ LARGE_SIZES = [(1000, 550_000)] if os.environ.get("PSYCHLM_BENCH_LARGE") else []
 SIZES = [*MIRT_SIZES, (1000, 100_000), *LARGE_SIZES]
 GIRTH_SIZES = SIZES[:1]  # it takes ten minutes for the next one
 R_SIZES = SIZES[:2]  # R's mirt fails on more items than it can integrate over
-GUESSED = ["LSAT7", "lalor2016 entailment", "simulated 1000x50", "simulated 5000x100"]
+GUESSED = ["LSAT7", "lalor2016 entailment", "lalor2018", "simulated 1000x50", "simulated 5000x100"]
 SHARED = [
     pytest.param(name, marks=pytest.mark.needs_share)
     for name in ("comprehenotes", "mmlu", "winogrande")
@@ -129,6 +129,8 @@ def guessed_answers(name):
         frame = corpora.comprehenotes()
     elif kind == "lalor2016":
         frame = corpora.lalor2016(5).items_keyed(which)
+    elif kind == "lalor2018":  # its likelihood has many local maxima
+        frame = corpora.lalor2018().graded
     elif kind == "simulated":
         n_persons, n_items = map(int, which.split("x"))
         rng = np.random.default_rng(n_items)
