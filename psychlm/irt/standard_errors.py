@@ -119,15 +119,8 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
     slope, zero = parameters.slope, torch.zeros_like(parameters.slope)
     moves = [torch.stack([zero, slope, zero]), torch.stack([slope, zero, zero])]
-    differences = []
-    for move in moves:
-        gradients = []
-        for step in (DIFFERENCE, -DIFFERENCE):
-            moved = Parameters(*(parameters.table() + step * move))
-            at_nodes = node_loglik(em.responses, moved, em.grid.nodes)
-            gradients.append(em.gradient(moved, integrate(at_nodes, em.grid)))
-        differences.append((gradients[1] - gradients[0]).T / (2 * DIFFERENCE))
-    image = torch.stack(differences, 2)[:, :kinds]
+    images = [information_times(em, parameters, move).T for move in moves]
+    image = torch.stack(images, 2)[:, :kinds]
     v = torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None]
     y = image * mask[..., None]
     v_common, y_common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
@@ -211,6 +204,16 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
         result[:, 0], result[:, :, 0] = torch.nan, torch.nan
         result[:, 0, 0] = (of_slope + correction(v_common, p_common)).flatten().cpu()
     return result.numpy()
+
+
+def information_times(em: EM, parameters: Parameters, move: Tensor) -> Tensor:
+    """Return the observed information times a direction (3, n_items), by gradients' differences."""
+    gradients = []
+    for step in (DIFFERENCE, -DIFFERENCE):
+        moved = Parameters(*(parameters.table() + step * move))
+        at_nodes = node_loglik(em.responses, moved, em.grid.nodes)
+        gradients.append(em.gradient(moved, integrate(at_nodes, em.grid)))
+    return (gradients[1] - gradients[0]) / (2 * DIFFERENCE)
 
 
 def gram(x: Tensor) -> Tensor:
