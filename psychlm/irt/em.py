@@ -350,8 +350,8 @@ def _curbed_newton_step(
         step = _solved(information, uphill + information[:, :, 2] * to_edge[:, None], free)
         step[:, 2] -= to_edge
     largest = xp.amax(abs(step[:, :2]), 1, keepdims=True)
-    # A small step that gains next to nothing is one of rounding alone, and would have no end.
-    gain = (uphill * step).sum(1, keepdims=True)
+    # A small step that changes next to nothing is one of rounding alone, and would have no end.
+    gain = abs((uphill * step).sum(1, keepdims=True))
     step = step * ((gain > LEAST_ITEM_GAIN) | (largest > ROUNDED_STEP))
     step = step * (LARGEST_STEP / largest.clip(LARGEST_STEP))
     if isinstance(design.priors.get("slope"), LogNormal):  # a positive slope: halfway to 0 at most

@@ -132,7 +132,7 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     expected, linear = orthonormal_polynomials(weights, em.grid.fine, 1)
     count, nodes = em.responses.count[:, None], em.grid.nodes
     at_nodes, linear = em.grid.at_nodes(expected) * count, em.grid.at_nodes(linear) * count**0.5
-    near = (abs(linear) > NEGLIGIBLE_WEIGHT).any(0)  # where the posteriors have weight
+    near = (abs(at_nodes) > NEGLIGIBLE_WEIGHT).any(0)  # where any posterior has weight
     at_nodes, linear, nodes = at_nodes[:, near], linear[:, near], nodes[near]
     blocks = em.responses.blocks()
     complete = [complete_information(em, block, parameters, at_nodes, nodes) for block in blocks]
@@ -140,19 +140,18 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     masked = inner * mask[:, :, None] * mask[:, None, :] + torch.diag_embed(1 - mask)
     unit = torch.eye(kinds, dtype=torch.float64, device=slope.device)
     inverse_roots = solve_triangular(cholesky(masked), unit, upper=False)
-
     scaled_y = inverse_roots @ y
 
-    def scaled() -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def scaled() -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Yield items, -U times the inverse roots of D, (kinds, n_dense, n), and the slopes' sums.
 
-        A common slope has the last column of U.
+        A common slope has the last column of U, and only then are its sums needed.
         """
         for block in em.responses.blocks():
             cross = expected_scores(em, block, parameters, linear, nodes, kinds).neg_()
             if common:
                 cross = torch.cat([cross, inner[block.items, :, :1].permute(1, 2, 0)], 1)
-            sums = cross[0].sum(1) if common else cross[0, :, 0]
+            sums = cross[0].sum(1) if common else None
             inverse = inverse_roots[block.items] * mask[block.items, None]
             for row in reversed(range(kinds)):  # they are triangular: later rows take earlier ones
                 cross[row] *= inverse[:, row, row]
@@ -166,7 +165,7 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     if common:
         dense[-1, -1], right_side[-1] = 0, y_common
     for items, cross, of_slope in scaled():
-        if common:
+        if of_slope is not None:
             dense[-1] += of_slope
             dense[:-1, -1] += of_slope[:-1]
         for row in range(kinds):
