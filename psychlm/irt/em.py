@@ -95,6 +95,7 @@ class EM(Expectation):
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS
         self.guessed = True  # whether any item may have a guessing parameter above 0
+        self.informed: tuple = (None, "", None)  # parameters and grid of the last rough information
 
     def integrand(self, parameters: Parameters) -> tuple[Callable, Tensor, Callable, float]:
         """Return log-likelihood and slopes, N(0, 1) as density of ability, and log prior."""

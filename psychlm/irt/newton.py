@@ -14,6 +14,7 @@ nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -134,12 +135,24 @@ class NewtonSystem:
     def __init__(self, em: EM, parameters: Parameters, uphill: Tensor) -> None:
         design, guessing = em.design, parameters.guessing
         grid = rough_grid(em, parameters)
-        information = observed_information(em, parameters, grid, rough=True)
+        # A rough climb that ends where it began leaves the information to the next climb.
+        if em.informed[0] is not parameters or em.informed[1] != str(grid):
+            information = observed_information(em, parameters, grid, rough=True)
+            em.informed = parameters, str(grid), information
+        information = em.informed[2]
         kinds = len(information) // len(guessing)
         free = self.free = design.free()  # (3, n_items) bool
         at_bound = abs(parameters.slope) >= design.largest_slope
         free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
-        inwards = uphill[2].sum() > 0 if design.common_guessing else uphill[2] > 0
+        # Where a person far below the item answered it correctly, c = 0 is next to impossible, even
+        # if the likelihood falls from a small c. With the posteriors held it is concave in c: its
+        # gradient at 0 tells whether 0 is the maximum.
+        inwards = uphill[2]
+        if (near := design.guessing_free & (guessing > 0) & (guessing <= EDGE)).any():
+            posterior, _ = em.expect(parameters)
+            on_edge = replace(parameters, guessing=namespace(near).where(near, 0.0, guessing))
+            inwards = em.gradient(on_edge, posterior)[2]
+        inwards = inwards.sum() > 0 if design.common_guessing else inwards > 0
         free[2] &= (guessing > EDGE) | inwards
         while True:
             # Solve in the space of the estimates, scaled to a unit diagonal.
@@ -151,7 +164,7 @@ class NewtonSystem:
             self.directions = scale[:, None] * vectors
             to_edge = design.guessing_free & ~free[2] & (guessing <= EDGE)
             self.to_edge = -guessing.clip(None, EDGE) * to_edge  # steps of guessing to 0
-            outwards = free[2] & (guessing <= EDGE) & (self.step(uphill, [], 0.0)[2] < 0)
+            outwards = free[2] & (guessing <= 0) & (self.step(uphill, [], 0.0)[2] < 0)
             if kinds == 2 or not outwards.any():
                 break
             free[2] &= ~outwards

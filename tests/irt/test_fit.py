@@ -298,6 +298,24 @@ def test_an_item_whose_steep_solution_is_better_is_found():
     assert fit.loglik > begun_at_truth.loglik - 0.01
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_steep_item_that_one_weak_person_answers_keeps_a_tiny_guessing_parameter(seed):
+    """At c = 0 that response is next to impossible, though the likelihood falls from c = .001."""
+    rng = np.random.default_rng(seed)
+    theta = rng.normal(size=2000)
+    a = np.append(rng.uniform(0.8, 2.0, 10), [8.0, 8.0, 10.0, 10.0])
+    b = np.append(rng.uniform(-2, 2, 10), [0.8, 1.2, 1.0, 1.5])
+    c = np.repeat([0.2, 0.0004], [10, 4])
+    p = c + (1 - c) * expit(a * (theta[:, None] - b))
+    answered = pd.DataFrame((rng.random(p.shape) < p).astype(float))
+    for item in range(10, 14):
+        answered.iloc[rng.choice(np.flatnonzero(theta < -0.5)), item] = 1.0
+    fit = quiet_fit(answered, "3PL")
+    truth = pd.DataFrame({"a": a, "d": -a * b, "c": c}, index=answered.columns)
+    assert fit.converged
+    assert fit.loglik > quiet_fit(answered, "3PL", start=truth).loglik - 0.001
+
+
 @pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("options", "reached"),
