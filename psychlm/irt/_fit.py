@@ -269,8 +269,11 @@ def starting_values(
     responses, design = em.responses, em.design
     xp, device = namespace(fixed), responses.device
     if start is not None:
-        values = earlier_items(start, responses.items)[list("adc")].to_numpy(float)
-        a, d, c = on_device(values.T.copy(), device)
+        a, d, c = earlier_items(start, responses.items)[list("adc")].to_numpy(float).T.copy()
+        a = np.abs(a) if spec.positive_slopes else a
+        if "guessing" in spec.priors:  # a beta density is 0 where c is, as in a 2PL
+            c = c.clip(START_GUESSING, 1 - START_GUESSING)
+        a, d, c = (on_device(each, device) for each in (a, d, c))
         slope = 0 * a + a.mean() if design.common_slope else a
         return [Parameters(slope, d, xp.where(design.guessing_free, c, fixed))]
     guess = xp.nan_to_num(fixed)

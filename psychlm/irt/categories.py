@@ -148,6 +148,8 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
             earlier = start.groups.reindex(spec.groups)
             moments = np.stack([earlier["mean"], np.log(earlier["sd"])])
     cells = np.stack([rows[g][:, j] for j, g in spec.columns], axis=1)
+    if spec.positive_slopes:
+        cells[0] = np.abs(cells[0])
     return np.concatenate([cells.ravel(), moments.ravel()])
 
 

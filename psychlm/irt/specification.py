@@ -67,6 +67,11 @@ class Specification:
         return self.model.form.row_kinds(len(self.fixed))
 
     @property
+    def positive_slopes(self) -> bool:
+        """Whether a prior leaves no slope at or below 0."""
+        return isinstance(self.priors.get("slope"), LogNormal)
+
+    @property
     def differs(self) -> np.ndarray:
         """Which items have parameters of their own in every group, bool (n_items,)."""
         return np.any(self.freed, axis=0)

@@ -316,6 +316,22 @@ def test_a_steep_item_that_one_weak_person_answers_keeps_a_tiny_guessing_paramet
     assert fit.loglik > quiet_fit(answered, "3PL", start=truth).loglik - 0.001
 
 
+@pytest.mark.parametrize("model", ["2PL", "3PL", "4PL", "graded"])
+def test_a_start_outside_the_priors_support_ends_where_the_own_start_does(model):
+    """A wrongly keyed item's slope has no lognormal density, and a 2PL's c = 0 no beta density."""
+    answered = simulated(500, 8, "2PL", seed=1)
+    answered.iloc[:, 2] = 1 - answered.iloc[:, 2]
+    start = quiet_fit(answered, "graded" if model == "graded" else "2PL").items
+    assert start["a"].min() < 0
+    priors = {"slope": irt.LogNormal(0, 0.5), "guessing": irt.Beta(5, 17), "upper": irt.Beta(17, 2)}
+    named = {"3PL": ["slope", "guessing"], "4PL": list(priors)}.get(model, ["slope"])
+    options = {"priors": {name: priors[name] for name in named}}
+    fits = [quiet_fit(answered, model, start=each, **options) for each in (None, start)]
+    own, other = (fit.loglik + fit.log_prior for fit in fits)
+    assert all(fit.converged and (fit.items["a"] > 0).all() for fit in fits)
+    assert other == pytest.approx(own, abs=1e-4)
+
+
 @pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("options", "reached"),
