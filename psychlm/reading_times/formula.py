@@ -379,7 +379,8 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
         # Options are literals, names, or c(5, 5).
         options: dict[str, list[Any]] = {}
         for option in call.keywords:
-            values = option.value.args if isinstance(option.value, ast.Call) else [option.value]
+            several = ast.unparse(option.value).startswith("c(")
+            values = getattr(option.value, "args", []) if several else [option.value]
             options[str(option.arg)] = [
                 value.value if isinstance(value, ast.Constant) else ast.unparse(value)
                 for value in values
@@ -388,7 +389,8 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
     variables = tuple(name for names in arguments for name in names)
     bases = set(options.get("bs", BASES[kind][:1]))
-    (basis, *others), by = bases, str(options.get("by", [""])[0])
+    (basis, *others), computed = bases, dict[str, Expression]()
+    (by,) = _variable(str(options["by"][0]), text, computed)[:1] if "by" in options else ("",)
     sizes = [] if basis == "re" else options.get("k", [DEFAULT_K[kind]])
     unknown = sorted(set(options) - {"bs", "k", "by"})
     one_for_each = len(sizes) in (1, len(variables)) or basis == "re"
@@ -400,6 +402,7 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
             others or basis not in BASES[kind]
         ),
         "ti() has no by= here; backend='mgcv' has it": kind == "ti" and by,
+        f"by= names a column; make one of {by} with readings.assign(...)": computed,
         'a random effect needs a factor, s(subject, bs="re"), and a slope is s(subject, x, '
         'bs="re")': basis == "re" and (by or not variables),
         "s() smooths one variable; several make te(x, z)": (

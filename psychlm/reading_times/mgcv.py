@@ -394,7 +394,8 @@ def fit(
         parts = {}
         for label, names, name, level in zip(shown, part["variables"], by, of_level, strict=True):
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
-            parts[label] = Part(tuple(map(str, names)), fixed_by)
+            if name == "NA" or name in used:  # an effect has no value of by=log(x) to stand at
+                parts[label] = Part(tuple(map(str, names)), fixed_by)
         model = Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
 
     return GAMFit(

@@ -248,6 +248,17 @@ def test_factors_get_the_contrasts_and_names_of_r_also_from_a_plain_thread(simul
     assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:fitted by R:RuntimeWarning")
+@pytest.mark.parametrize(("call", "made"), [("factor(old)", str), ("as.numeric(old)", float)])
+def test_by_of_a_call_is_that_of_a_column_made_by_it(simulated, call, made):
+    found = reading.fit(simulated, f"gaze_ms ~ s(bits, k=5, by={call})")
+    column = simulated.assign(made=simulated["old"].astype(made))
+    expected = reading.fit(column, "gaze_ms ~ s(bits, k=5, by=made)")
+    assert found.loglik == pytest.approx(expected.loglik, abs=0.01)
+    with pytest.raises(ValueError, match="is no linear term or smooth"):  # no value to stand at
+        found.effect(found.smooths.index[0])
+
+
 def test_bam_discrete_fits_the_same_model_to_its_own_precision(simulated):
     formula = 'gaze_ms ~ bits + te(length_chars, log_frequency) + s(position) + s(subject, bs="re")'
     exact = reading.fit(simulated, formula)
