@@ -214,7 +214,7 @@ def parse(text: str) -> Formula:
     outside = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`", "", right)
     for _ in range(3):  # without the arguments of functions, the inner ones first
         outside = re.sub(r"\w\([^()]*\)", "", outside)
-    if re.search(r"-|(^|\+)\s*0\b", outside):
+    if re.search(r"-|(^|[+(])\s*0\b", outside):
         raise FormulaError(
             f"{text!r}: terms cannot be taken away (the intercept stays); name those you want"
         )
@@ -284,15 +284,16 @@ def _take_bars(
         right = f"{right[: bar.start()]}1{right[bar.end() :]}"
         intercept, terms, smooths = _expand(left, text, expressions)
         computed: dict[str, Expression] = {}
-        nested = [_variable(name.strip(), text, computed) for name in re.split("[/:]", group)]
+        nested = [
+            sum((_variable(name.strip(), text, computed) for name in part.split(":")), ())
+            for part in group.split("/")
+        ]
         if smooths or computed or not (intercept or terms):
             raise FormulaError(
                 f"{text!r}: ({left}{mark}{group}) is no random effect; write (1 + x | subject)"
             )
-        names = [name for (name,) in nested]
-        groups = [tuple(names)]
-        if "/" in group:  # (1 | g/h) is (1 | g) + (1 | h:g)
-            groups = [tuple(names[i::-1]) for i in range(len(names))]
+        # (1 | g/h) is (1 | g) + (1 | h:g)
+        groups = [sum(nested[i::-1], ()) for i in range(len(nested))]
         bars += [Bar(terms, intercept, group, mark == "|") for group in groups]
     if "|" in right:
         raise FormulaError(f"{text!r}: random effects are written (1 + x | subject)")

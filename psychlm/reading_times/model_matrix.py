@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 import numpy as np
 import pandas as pd
@@ -227,13 +227,15 @@ def place_bars(formula: Formula, data: pd.DataFrame) -> tuple[Formula, pd.DataFr
     bars, smooths, blocks = list[Bar](), list(formula.smooths), list[tuple[str, ...]]()
     for bar in formula.bars:
         require_columns(bar.variables, data)
+        # Without an intercept the first factor has all levels; after || each term stands alone.
         coding = full_coding(bar.terms)
-        # Without an intercept the first factor has all levels; after || every factor of its own.
-        coded = False
-        for term in bar.terms:
-            is_factor = any(factor_levels(data[name]) is not None for name in term)
-            if len(term) == 1 and is_factor and not (bar.correlated and (bar.intercept or coded)):
-                coding[term], coded = frozenset(term), True
+        if not bar.correlated:
+            coding = {term: frozenset(term) for term in bar.terms}
+        elif not bar.intercept:
+            pairs = [(term, name) for term in bar.terms for name in term]
+            factors = (x for x in pairs if factor_levels(data[x[1]]) is not None)
+            for term, name in islice(factors, 1):
+                coding[term] |= {name}
         lines = tuple(linear(term, data, coding[term]) for term in bar.terms)
         bars.append(replace(bar, lines=lines))
         columns: list[list[tuple[str, ...]]] = [[()]] if bar.intercept else []

@@ -32,6 +32,7 @@ def frame():
         ("a + b", "no formula"),
         ("y ~ a +", "cannot be read"),
         ("y ~ a - 1", "taken away"),
+        ("y ~ a + (0 + b) + (1 | g)", "taken away"),
         ("y ~ gamma(a)", "make a column"),
         ('y ~ s(a, bs="gp")', "not \\['gp'\\]"),
         ("y ~ s(a, m=1)", "options \\['m'\\]"),

@@ -99,6 +99,7 @@ BARS = [
     "(1 | school/subject)",
     "(0 + condition | subject) + (1 | item)",
     "(1 + scale(x) | subject) + (1 | school:item)",
+    "(1 | school/condition:item)",
 ]
 
 
@@ -131,6 +132,18 @@ def test_simulated_correlations_equal_lme4(seed, method, r):
         found = ours.variance_components
         expected = theirs.variance_components[found.index]
         assert found.to_numpy() == pytest.approx(expected.to_numpy(), rel=5e-3, abs=1e-2)
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of singular fits, and lme4's convergence
+@pytest.mark.parametrize("mark", ["|", "||"])
+@pytest.mark.parametrize("terms", ["x * old", "0 + x + x:old", "0 + old:z + x", "0 + z:old:right"])
+def test_interactions_with_factors_have_the_random_effects_of_lme4(crossed, terms, mark):
+    words = {"old": crossed["item"] > "i10", "right": crossed["right"].map({0: "no", 1: "yes"})}
+    ours, theirs = both(crossed.assign(**words), f"rt_ms ~ x + ({terms} {mark} subject)", "lme4")
+    assert set(ours.variance_components.index) == set(theirs.variance_components.index)
+    assert ours.loglik >= theirs.loglik - 1e-6
+    assert ours.aic - theirs.aic == pytest.approx(2 * (theirs.loglik - ours.loglik), abs=1e-3)
 
 
 @pytest.mark.usefixtures("r")
