@@ -97,6 +97,7 @@ function(fit, data, label) {
 }
 """
 _TESTS = "function(fit) unname(summary(fit)$s.table)"
+_ROWS = "function(fit) as.integer(rownames(stats::model.frame(fit)))"
 _RESIDUALS = "function(fit) as.numeric(stats::residuals(fit))"
 # Levels of random effects, in the order of their coefficients; and their estimates and errors.
 _RANDOM_EFFECTS = """
@@ -252,14 +253,20 @@ def fit_in_r(
         variables = dict.fromkeys(
             [*variables_of(formula), *(str(name) for name in more if name in data)]
         )
+        if gaps := [name for name in variables if data[name].isna().any()]:
+            raise FrameError(
+                f"{gaps} are missing in rows that R would drop; leave them out of all models: "
+                f"readings.dropna(subset={gaps})"
+            )
         columns = to_r(data, [*variables], factors)
         whole = f"{call}, {r_arguments})" if r_arguments else f"{call})"
         result = named(r_function(_FIT)(package, whole, formula, columns))
-    if result["refused"][0]:
-        raise FrameError(f"{package} refused {formula!r}: {result['fit'][0]}")
+        if result["refused"][0]:
+            raise FrameError(f"{package} refused {formula!r}: {result['fit'][0]}")
+        rows = np.array(r_function(_ROWS)(result["fit"]))
     for message in result["warnings"]:
         warnings.warn(f"{package}: {message}", RuntimeWarning, stacklevel=4)
-    return result["fit"], columns, data[[*variables]]
+    return result["fit"], columns, data[[*variables]].iloc[rows - 1]
 
 
 @dataclass(frozen=True)
@@ -345,7 +352,7 @@ def fit(
     predictions for its unseen levels have the mean effect.
     """
     flaw = ""
-    if re.search(r"\([^()]*[^|()]\|\|?[^|()]+\)", formula):
+    if re.search(r"[^|]\|\|?[^|]", formula):
         flaw = "its random effects are s(subject, bs='re'); set backend='native' or 'lme4'"
     if len(re.findall(r"\boffset\(", formula)) > 1:
         flaw = "it counts one offset of several; add them up, offset(I(a + b)), or fit natively"
@@ -364,6 +371,11 @@ def fit(
         labelled = [names[0] for names in effects.values() if numeric.issuperset(names)]
         for name in labelled:
             warn_of_numbers(name, data[name].nunique(), stacklevel=4)
+            if name in map(str, fixed):
+                raise FrameError(
+                    f"{name!r} is a number in one term and labels groups in another, which mgcv "
+                    "has not in one column; make one of text for the labels"
+                )
         factors = [name for name in variables if name not in numeric or name in labelled]
         levels = {name: set(data[name].unique()) for name in factors}
         in_fixed_terms = [name for name in map(str, fixed) if name in levels]
@@ -406,7 +418,7 @@ def fit(
         **tables,
         smooths=smooths,
         variance_components=pd.Series(components, index, name="std_dev"),
-        n=len(data),
+        n=len(used),
         converged=bool(part["converged"][0]),
         data=used,
         model=model,

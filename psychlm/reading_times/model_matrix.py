@@ -338,15 +338,17 @@ def group_random_effects(
     are fewer than ``at_least`` levels."""
     random = [smooth for smooth in formula.smooths if smooth.basis == "re"]
     sizes: dict[str, int] = {}
+    factors_of = []
     for smooth in random:
         levels_of = {name: factor_levels(data[name]) for name in smooth.variables}
         counts = {name: len(levels) for name, levels in levels_of.items() if levels is not None}
         # Ids that are numbers label groups, too (see random_effect).
-        sizes |= counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()}
+        factors_of.append(counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()})
+        sizes |= factors_of[-1]
     if max(sizes.values(), default=0) < at_least:
         return formula, GroupedEffects("", (), ())
     factor = max(sizes, key=lambda name: sizes[name])
-    chosen = [smooth for smooth in random if factor in smooth.variables]
+    chosen = [smooth for smooth, own in zip(random, factors_of, strict=True) if factor in own]
     terms = tuple(random_effect(smooth, data) for smooth in chosen)
     levels = terms[0].factors[terms[0].variables.index(factor)] or ()
     others = tuple(smooth for smooth in formula.smooths if smooth not in chosen)

@@ -278,11 +278,27 @@ def test_warnings_of_r_become_those_of_python(simulated):
         ("s(length_chars, k=200)", "fewer unique covariate combinations"),
         ("s(nothing)", "not found in the data"),
         ("s(position) + offset(bits) + offset(prev_bits)", "one offset of several"),
+        ("bits + (1 + log(position) | subject)", "set backend='native' or 'lme4'"),
+        ('position + s(position, bs="re")', "'position' is a number in one term and labels"),
+        ("s(position) + gap", r"\['gap'\] are missing in rows that R would drop"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the numbers in 'position' label:RuntimeWarning")
 def test_what_mgcv_refuses_or_miscounts_is_an_error(simulated, terms, says):
+    frame = simulated.assign(gap=simulated["bits"].where(simulated.index != 9))
     with pytest.raises(FrameError, match=says):
-        reading.fit(simulated, f"gaze_ms ~ {terms}", backend="mgcv")
+        reading.fit(frame, f"gaze_ms ~ {terms}", backend="mgcv")
+
+
+@pytest.mark.parametrize("backend", ["mgcv", "lme4"])
+def test_a_subset_in_r_is_the_fit_of_its_rows(simulated, backend):
+    frame = simulated.set_index(simulated.index * 3)
+    formula = "log(gaze_ms) ~ bits" + " + (1 | subject)" * (backend == "lme4")
+    found = reading.fit(frame, formula, backend=backend, r_arguments="subset = old > 0")
+    expected = reading.fit(frame[frame["old"] > 0], formula, backend=backend)
+    assert (found.n, found.loglik) == (expected.n, pytest.approx(expected.loglik))
+    assert found.loglik_of_response == pytest.approx(expected.loglik_of_response)
+    pd.testing.assert_series_equal(found.residuals, expected.residuals)
 
 
 def test_missing_r_says_how_to_install_it(monkeypatch, simulated):

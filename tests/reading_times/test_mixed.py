@@ -175,6 +175,18 @@ def test_the_likelihood_of_random_intercepts_is_highest_of_the_densities_definit
 
 
 @pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of singular fits, and lme4's convergence
+@pytest.mark.parametrize(
+    "terms", ["day + (1 | day)", "log(day) + (1 | day)", "(day | item) + (1 | day)"]
+)
+def test_a_number_may_be_a_slope_in_one_term_and_label_groups_in_another(crossed, terms):
+    frame = crossed.assign(day=crossed["subject"].str[1:].astype(int) + 1)
+    ours, theirs = both(frame, f"rt_ms ~ x + {terms}", "lme4")
+    assert list(ours.coefficients.index) == list(theirs.coefficients.index)
+    assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-4)
+
+
+@pytest.mark.usefixtures("r")
 def test_random_effects_are_lme4s_conditional_modes(crossed):
     ours, theirs = both(crossed, "rt_ms ~ x + (1 + x | subject) + (1 | item)", "lme4")
     keys = ["term", "level"]
