@@ -348,7 +348,8 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
                 f"{text!r}: write scale(x), or poly(x, 2) with a whole number of powers, not {name}"
             )
         tree = given[0]
-    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    called = {ast.unparse(n.func) if len(n.args) == 1 and not n.keywords else "" for n in calls}
     kinds = [n for n in ast.walk(tree) if not isinstance(n, (*ALLOWED, ast.expr_context))]
     if kinds or not called <= set(FUNCTIONS):
         raise FormulaError(

@@ -11,6 +11,7 @@ from itertools import accumulate, islice, pairwise
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import infer_dtype
 from scipy import sparse
 from scipy.linalg import block_diag
 
@@ -34,6 +35,7 @@ Rows = Callable[[tuple[str, ...]], tuple[pd.DataFrame, Integers]]
 REPEATS = 4  # a smooth's columns are kept once per value that has so many rows on average
 CELLS = 8  # so many cells a row may a table of pairs of values have; a larger one is sparse
 COLLINEAR = 1e-9  # a column of which the others leave a smaller share is their combination
+NUMBERS = "integer", "floating", "mixed-integer-float", "decimal"  # as pandas calls objects
 FASTEST_MS = 10.0  # a median "_ms" below it is most likely in seconds
 
 
@@ -363,6 +365,8 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
     numeric; the first that cannot be used is named in a :class:`FrameError`."""
     require_columns(formula.variables, data)
     smoothed = {name for s in formula.smooths if s.basis != "re" for name in s.variables}
+    linear = {name for term in formula.linear for name in term}
+    of_by = {smooth.by for smooth in formula.smooths}
     for name in formula.variables:
         values = data[name]
         numeric = pd.api.types.is_numeric_dtype(values)
@@ -374,6 +378,10 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
             )
         elif name in smoothed and not is_number(values):
             flaw = f"is smoothed but holds {values.dtype}, not numbers; enter it as a linear term"
+        elif name in of_by and numeric and not is_number(values):
+            flaw = "is a boolean by=, which mgcv refuses: make it text (a smooth each) or 0 and 1"
+        elif name in linear and not numeric and infer_dtype(values) in NUMBERS:
+            flaw = "holds numbers as objects, so as labels: make it numbers, or text for a factor"
         elif name in formula.offsets and not numeric:
             flaw = f"is an offset but holds {values.dtype}, not numbers; enter it as a linear term"
         elif numeric and not np.isfinite(values.to_numpy(np.float64)).all():

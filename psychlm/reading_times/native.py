@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -307,8 +307,9 @@ def fit(
         solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
         moments = _to_cpu(moments)
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
+    computed = tuple(e for e in formula.expressions if e.name != formula.response)
     model = Native(
-        formula=formula,
+        formula=replace(formula, expressions=computed),  # predictions need no response
         state=state,
         matrix=matrix,
         grouped=grouped,

@@ -34,6 +34,7 @@ def frame():
         ("y ~ a - 1", "taken away"),
         ("y ~ a + (0 + b) + (1 | g)", "taken away"),
         ("y ~ gamma(a)", "make a column"),
+        ("y ~ log(a, 2)", "make a column"),
         ('y ~ s(a, bs="gp")', "not \\['gp'\\]"),
         ("y ~ s(a, m=1)", "options \\['m'\\]"),
         ('y ~ s(a, b, bs="re", by=d)', "a slope is"),
@@ -167,6 +168,12 @@ def test_an_unseen_person_is_the_average_one_and_an_unseen_fixed_level_an_error(
         fit.predict(known.assign(g="d"))
 
 
+def test_a_prediction_needs_no_response(frame, backend):
+    fit = reading.fit(frame, "log(y_ms) ~ log(z) + x", backend=backend)
+    found = fit.predict(frame[["x", "z"]])
+    assert found.to_numpy() == pytest.approx(np.log(frame["y_ms"]) - fit.residuals)
+
+
 def test_bambi_gets_groups_smooths_and_computed_columns(frame):
     formula, data = reading.to_bambi(
         frame, 'log(y_ms) ~ scale(x) * old + s(z, by=g, k=5) + s(subject, x, bs="re")'
@@ -188,6 +195,9 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
     )
     assert found.loglik == pytest.approx(native.loglik, abs=8)
     assert np.corrcoef(found.predict(frame), native.predict(frame))[0, 1] > 0.99
+    refused = pytest.raises(FrameError, match=r"\['s\(z\):g'\] cannot be entered")
+    with pytest.warns(RuntimeWarning, match="GCV"), refused:
+        reading.fit(frame, "y_ms ~ x + s(z, by=g)", backend="pygam")
     with pytest.raises(NotImplementedError, match="pygam's fits only predict"):
         found.summary()
 
@@ -202,6 +212,8 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
         ({"z": lambda t: t["z"].round() % 3}, "s(z)", "3 unique values, too few for a basis.* 10"),
         ({}, "te(z, g)", "'g' is smoothed but holds"),
         ({"subject": lambda t: t.index.astype(str)}, 's(subject, bs="re")', "has a single row"),
+        ({}, "s(z, by=old)", "'old' is a boolean by=, which mgcv refuses"),
+        ({"z": lambda t: t["z"].round().astype(object)}, "x:z", "'z' holds numbers as objects"),
         ({}, "nothing", "not found in the data"),
         ({}, "log(g)", "log\\(g\\) needs numbers, and \\['g'\\]"),
         ({}, "log(z - 99)", "no finite value in 600 of 600"),
