@@ -416,8 +416,8 @@ def check_response(data: pd.DataFrame, response: str) -> None:
 
 def check_collinear(correlation: Floats, names: Sequence[str], free: NDArray[np.bool_]) -> None:
     """Raise if columns that no penalty touches are combinations of those before them; column 0 of
-    the correlations is the intercept."""
-    index = np.flatnonzero(free)[1:]
+    the correlations is the intercept, with which columns that are not centred correlate."""
+    index = np.flatnonzero(free)
     for i in redundant(correlation[np.ix_(index, index)]):
         others = [names[j] for j in index[:i] if abs(correlation[index[i], j]) > 0.1]
         raise FrameError(

@@ -212,6 +212,12 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
         ({"z": lambda t: t["z"].round() % 3}, "s(z)", "3 unique values, too few for a basis.* 10"),
         ({}, "te(z, g)", "'g' is smoothed but holds"),
         ({"subject": lambda t: t.index.astype(str)}, 's(subject, bs="re")', "has a single row"),
+        ({}, "z + s(x, by=z)", r"'s\(x\):z.1' is a combination of .*'z'"),
+        (
+            {"q": lambda t: t["old"] * 1},
+            "old + s(x, by=q)",
+            r"'s\(x\):q.1' is a combination of .*old",
+        ),
         ({}, "s(z, by=old)", "'old' is a boolean by=, which mgcv refuses"),
         ({"z": lambda t: t["z"].round().astype(object)}, "x:z", "'z' holds numbers as objects"),
         ({}, "nothing", "not found in the data"),
