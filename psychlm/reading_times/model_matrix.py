@@ -182,10 +182,10 @@ class ModelMatrix:
             rest.append(term)
         return Columns((self.block(rest, data, None), *blocks), len(data))
 
-    def diagonals(self, mean: Floats, covariance: Floats) -> list[tuple[Floats, Floats]]:
+    def diagonals(self, mean: Floats, *covariances: Floats) -> list[tuple[Floats, Floats]]:
         """Return what ``smooths.start_smoothing`` needs of each smooth."""
         pairs = [(term, self.slices[term.label]) for term in self.smooths]
-        return [term.diagonals(mean[span], covariance[span, span]) for term, span in pairs]
+        return [term.diagonals(mean[s], *(c[s, s] for c in covariances)) for term, s in pairs]
 
 
 def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None) -> ModelMatrix:

@@ -290,7 +290,8 @@ def fit(
     # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
     # one penalty; those of the grouped ones come last.
     covariances = correlation * np.outer(scale, scale)
-    diagonals = matrix.diagonals(centre, covariances) + grouped.diagonals(of_all[4], n)
+    weighted = sums[0] / n * np.outer(scale, scale)
+    diagonals = matrix.diagonals(centre, covariances, weighted) + grouped.diagonals(of_all[4], n)
     start = start_smoothing(diagonals, n)
     penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
     used = data[list(formula.columns((*formula.variables, formula.response)))]

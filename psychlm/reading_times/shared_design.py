@@ -151,7 +151,8 @@ def share_design(
     # Where the search for smoothing begins, from the covariances of the columns as they were.
     correlation = np.empty((p, p))
     correlation[np.ix_(order, order)] = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
-    diagonals = matrix.diagonals(mean, correlation * np.outer(scale, scale))
+    covariances = correlation * np.outer(scale, scale)
+    diagonals = matrix.diagonals(mean, covariances, covariances)
     diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), len(word))
     names = tuple(matrix.names[i] for i in order)
     check_collinear(correlation[np.ix_(order, order)], names, matrix.free[order])

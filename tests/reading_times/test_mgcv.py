@@ -210,6 +210,19 @@ def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated
     assert np.allclose(ours.variance_components, theirs.variance_components, rtol=5e-3)
 
 
+@pytest.mark.parametrize("seed", [11, 15, 16, 20, 45, 47])
+def test_the_search_begins_where_mgcvs_does_with_weights_too(seed):
+    """With weights far from 1 the criterion may have several minima."""
+    rng, n = np.random.default_rng(seed), 150
+    frame = pd.DataFrame({"x": rng.uniform(1, 5, n), "z": rng.integers(0, 15, n) * 1.0})
+    frame = frame.assign(g=rng.choice(list("abc"), n, p=[0.7, 0.2, 0.1]))
+    frame["weight"] = np.exp(rng.normal(0, 1.5, n))
+    frame["y"] = 3 * np.sin(2 * frame["x"]) * (frame["g"] == "a") + rng.normal(0, 1 + seed % 4, n)
+    terms = ["s(x, k=8) + s(z, by=g, k=4)", "s(x, by=g, k=5) + s(z, by=g, k=5)"][seed % 2]
+    ours, theirs = both(frame, f"y ~ {terms}", method="ML", weights="weight", tolerance=1e-9)
+    assert ours.criterion == pytest.approx(theirs.criterion, abs=1e-3)
+
+
 @pytest.mark.parametrize("offset", ["", " + offset(I(position / 500))"])
 def test_gains_of_lognormal_times_in_a_sweep_are_those_of_gam(simulated, offset):
     baseline = f"s(length_chars, k=5) + ti(length_chars, log_frequency, k=3){offset}"
