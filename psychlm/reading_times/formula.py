@@ -26,7 +26,7 @@ import pandas as pd
 from patsy import ModelDesc, PatsyError
 from patsy.parse_formula import ParseNode, parse_formula
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import Floats, require_columns
 
 # The variables of a linear term that have a column for every level, if they are factors.
@@ -143,7 +143,7 @@ class Bar:
         for line in self.lines:
             values |= dict(zip(line.names, line.columns(data).T, strict=True))
         if len(self.group) > 1:
-            parts = [data[name].astype(str) for name in self.group]
+            parts = [data[name].map(label_of).astype(str) for name in self.group]
             values[self.group_name] = parts[0].str.cat(parts[1:], sep=":")
         return values
 

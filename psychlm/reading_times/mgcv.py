@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import (
     Floats,
     GAMFit,
@@ -206,7 +206,7 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
                 codes, missing = labels.codes.to_numpy(np.int32), np.iinfo(np.int32).min
                 block = np.where(codes < 0, missing, codes + 1).astype(np.int32)
                 vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(block.data))
-                names = vectors.StrVector([str(level) for level in labels.categories])
+                names = vectors.StrVector([label_of(level) for level in labels.categories])
                 blocks[name] = r_function(_TO_FACTOR)(vector, names)
         return robjects.DataFrame(blocks)
 

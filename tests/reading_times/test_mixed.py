@@ -187,6 +187,21 @@ def test_a_number_may_be_a_slope_in_one_term_and_label_groups_in_another(crossed
 
 
 @pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers label groups, singular fits
+@pytest.mark.parametrize("dtype", [float, "Int64", "int64[pyarrow]"])
+@pytest.mark.parametrize("backend", ["native", "lme4", "mgcv"])
+def test_the_type_of_ids_that_are_whole_numbers_does_not_matter(crossed, backend, dtype):
+    frame = crossed.assign(subject=crossed["subject"].str[1:].astype(int) * 5)
+    random = 's(subject, bs="re")' if backend == "mgcv" else "(1 | school:subject)"
+    fit = reading.fit(frame, f"rt_ms ~ x + {random}", backend=backend)
+    typed = frame.astype({"subject": dtype})
+    again = reading.fit(typed, f"rt_ms ~ x + {random}", backend=backend)
+    assert again.loglik == pytest.approx(fit.loglik)
+    for one, other in ((fit, typed), (again, frame)):
+        assert one.predict(other).to_numpy() == pytest.approx(one.predict(one.data).to_numpy())
+
+
+@pytest.mark.usefixtures("r")
 def test_random_effects_are_lme4s_conditional_modes(crossed):
     ours, theirs = both(crossed, "rt_ms ~ x + (1 + x | subject) + (1 | item)", "lme4")
     keys = ["term", "level"]
