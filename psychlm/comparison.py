@@ -212,6 +212,8 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Codes, in
             raise ValueError(f"the scores of {name} are {scores.dtype}, not numbers; grade them")
         repeated = scores.index[scores.index.duplicated()]
         refuse(f"labels of {name}", repeated, "occur more than once; keep one of each")
+        infinite = scores.index[scores.isin([np.inf, -np.inf])]
+        refuse(f"scores of {name} at", infinite, "are infinite; smooth probabilities of 0")
     labels = a.index.union(b.index, sort=False)
     first, second = (
         scores.reindex(labels).to_numpy(np.float64, na_value=np.nan) for scores in (a, b)

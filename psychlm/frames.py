@@ -43,6 +43,15 @@ def refuse(kind: str, names: Iterable[Hashable], flaw: str) -> None:
         raise FrameError(f"{kind} {format_names(names)} {flaw}")
 
 
+def label_of(one: object) -> str:
+    """Return the name of a person, an item or a choice: 2.0 and 2 are the same.
+
+    >>> [label_of(one) for one in (2.0, 2, "2.0")]
+    ['2', '2', '2.0']
+    """
+    return str(int(one) if isinstance(one, float) and one.is_integer() else one)
+
+
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame with columns of numpy's types, and an index without repeats.
 
@@ -62,7 +71,7 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
         if isinstance(dtype, pd.ArrowDtype):
             kind = float if frame[name].isna().any() else dtype.numpy_dtype
             number = is_numeric(dtype) and not pd.api.types.is_bool_dtype(dtype)
-            converted[name] = frame[name].astype(kind if number else object)
+            converted[name] = kind if number else object
     return frame.astype(converted) if converted else frame
 
 

@@ -128,6 +128,7 @@ def test_models_without_a_difference_are_not_told_apart_and_nothing_is_divided_b
         (pd.Series([1, 0], ["x", "x"]), pd.Series([1, 0]), None, "'x'.*more than once"),
         (pd.Series(["A", "B"]), pd.Series([1, 0]), None, "scores of a are .*not numbers"),
         (pd.Series([1, 0], ["x", "y"]), pd.Series([1, 0]), None, "share 0 items"),
+        ([1.0, 2.0, np.inf], [1.0, 1.0, 3.0], None, r"scores of a at \[2\] are infinite"),
         ([1, 0], None, None, "no comparison"),
         (pd.DataFrame([[1, 0], [1, 1]]), [1, 0], None, "two rows"),
         (pd.DataFrame([[1, np.nan], [1, 1]]), None, None, "25% of the cells.*method='irt'"),

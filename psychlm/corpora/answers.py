@@ -19,6 +19,7 @@ from psychlm.frames import (
     format_names,
     header_of,
     is_numeric,
+    label_of,
     read_csv,
     refuse,
 )
@@ -151,11 +152,7 @@ def read_key(key: Key) -> pd.Series:
 
 def _as_text(values: pd.Series) -> pd.Series:
     """Return answers as stripped text; 2.0 and 2 are the same choice, and empty cells are NaN."""
-
-    def text_of(one: object) -> str:
-        return str(int(one) if isinstance(one, float) and one.is_integer() else one).strip()
-
-    text = values.map(text_of)
+    text = values.map(lambda one: label_of(one).strip())
     return text.where(values.notna() & (text != ""))
 
 

@@ -132,7 +132,7 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
         ``position`` and ``length_chars`` (letters and digits) are added where they are absent.
     readings : path
         One row per person and word: ``subject``, ``text_id``, ``word_id`` and at least one measure
-        in ms whose name ends in ``_ms``; an empty cell where a word was skipped.
+        in ms whose name ends in ``_ms``; an empty cell, or NA, where a word was skipped.
 
     Examples
     --------
@@ -141,11 +141,11 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     >>> from_csv("words.csv", "times.csv").readings["gaze_ms"].tolist()
     [210]
     """
-    text = {"text_id": str, "word": str, "subject": str}
-    word_table, reading_table = (
-        frames.read_csv(path, dtype=text, keep_default_na=False, na_values=[""])
-        for path in (words, readings)
-    )
+    text, tables = {"text_id": str, "word": str, "subject": str}, []
+    for path in (words, readings):  # in other columns than these NA is R's empty cell
+        empty = {x: ["", "NA"][: 1 + (x not in text)] for x in frames.header_of(path)[1]}
+        tables.append(frames.read_csv(path, dtype=text, keep_default_na=False, na_values=empty))
+    word_table, reading_table = tables
     # An empty cell for a space means that there is none.
     spaces = word_table.columns.intersection(["space_before", "space_after"])
     word_table[spaces] = word_table[spaces].astype(object).fillna("").infer_objects()

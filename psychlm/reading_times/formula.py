@@ -4,12 +4,12 @@ A formula has a response, linear terms (``a``, ``a:b``, ``a*b``, ``(a + b + c)^2
 ``s(x)`` with the bases "tp" (thin plate, the default) and "cr" (cubic regression), random
 intercepts ``s(subject, bs="re")`` and slopes ``s(subject, x, bs="re")``, tensor products
 ``te(x, z)`` and their interactions alone, ``ti(x, z)``, beside ``ti(x)`` or ``s(x)``; ``by=`` gives
-a smooth for each level of a factor, or one that a number multiplies. ``offset(x)`` is added as it
-is. Random smooths (``bs="fs"``), ``by`` in ``ti()``, other bases and ``m=`` are mgcv's.
-Variables may be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` and, in
-linear terms, ``poly(x, 2)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x | g)``,
-``(1 + x || g)`` (uncorrelated) and ``(1 | g/h)``. Means, deviations and orthogonal polynomials are
-those of the data of the fit, also in predictions.
+a smooth for each level of a factor, or one that a number multiplies. Ordered categories are factors
+like others, with treatment contrasts and a smooth for each level. ``offset(x)`` is added as it is.
+Random smooths (``bs="fs"``), ``by`` in ``ti()``, other bases and ``m=`` are mgcv's. may be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` and, in linear
+terms, ``poly(x, 2)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x | g)``, ``(1 + x
+|| g)`` (uncorrelated) and ``(1 | g/h)``. Means, deviations and orthogonal polynomials are those of
+the data of the fit, also in predictions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pandas as pd
 from patsy import ModelDesc, PatsyError
 from patsy.parse_formula import ParseNode, parse_formula
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import Floats, require_columns
 
 # The variables of a linear term that have a column for every level, if they are factors.
@@ -143,7 +143,7 @@ class Bar:
         for line in self.lines:
             values |= dict(zip(line.names, line.columns(data).T, strict=True))
         if len(self.group) > 1:
-            parts = [data[name].astype(str) for name in self.group]
+            parts = [data[name].map(label_of).astype(str) for name in self.group]
             values[self.group_name] = parts[0].str.cat(parts[1:], sep=":")
         return values
 
@@ -214,7 +214,7 @@ def parse(text: str) -> Formula:
     outside = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`", "", right)
     for _ in range(3):  # without the arguments of functions, the inner ones first
         outside = re.sub(r"\w\([^()]*\)", "", outside)
-    if re.search(r"-|(^|\+)\s*0\b", outside):
+    if re.search(r"-|(^|[+(])\s*0\b", outside):
         raise FormulaError(
             f"{text!r}: terms cannot be taken away (the intercept stays); name those you want"
         )
@@ -284,15 +284,16 @@ def _take_bars(
         right = f"{right[: bar.start()]}1{right[bar.end() :]}"
         intercept, terms, smooths = _expand(left, text, expressions)
         computed: dict[str, Expression] = {}
-        nested = [_variable(name.strip(), text, computed) for name in re.split("[/:]", group)]
+        nested = [
+            sum((_variable(name.strip(), text, computed) for name in part.split(":")), ())
+            for part in group.split("/")
+        ]
         if smooths or computed or not (intercept or terms):
             raise FormulaError(
                 f"{text!r}: ({left}{mark}{group}) is no random effect; write (1 + x | subject)"
             )
-        names = [name for (name,) in nested]
-        groups = [tuple(names)]
-        if "/" in group:  # (1 | g/h) is (1 | g) + (1 | h:g)
-            groups = [tuple(names[i::-1]) for i in range(len(names))]
+        # (1 | g/h) is (1 | g) + (1 | h:g)
+        groups = [sum(nested[i::-1], ()) for i in range(len(nested))]
         bars += [Bar(terms, intercept, group, mark == "|") for group in groups]
     if "|" in right:
         raise FormulaError(f"{text!r}: random effects are written (1 + x | subject)")
@@ -347,7 +348,8 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
                 f"{text!r}: write scale(x), or poly(x, 2) with a whole number of powers, not {name}"
             )
         tree = given[0]
-    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    called = {ast.unparse(n.func) if len(n.args) == 1 and not n.keywords else "" for n in calls}
     kinds = [n for n in ast.walk(tree) if not isinstance(n, (*ALLOWED, ast.expr_context))]
     if kinds or not called <= set(FUNCTIONS):
         raise FormulaError(
@@ -379,7 +381,8 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
         # Options are literals, names, or c(5, 5).
         options: dict[str, list[Any]] = {}
         for option in call.keywords:
-            values = option.value.args if isinstance(option.value, ast.Call) else [option.value]
+            several = ast.unparse(option.value).startswith("c(")
+            values = getattr(option.value, "args", []) if several else [option.value]
             options[str(option.arg)] = [
                 value.value if isinstance(value, ast.Constant) else ast.unparse(value)
                 for value in values
@@ -388,7 +391,8 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
     variables = tuple(name for names in arguments for name in names)
     bases = set(options.get("bs", BASES[kind][:1]))
-    (basis, *others), by = bases, str(options.get("by", [""])[0])
+    (basis, *others), computed = bases, dict[str, Expression]()
+    (by,) = _variable(str(options["by"][0]), text, computed)[:1] if "by" in options else ("",)
     sizes = [] if basis == "re" else options.get("k", [DEFAULT_K[kind]])
     unknown = sorted(set(options) - {"bs", "k", "by"})
     one_for_each = len(sizes) in (1, len(variables)) or basis == "re"
@@ -400,6 +404,7 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
             others or basis not in BASES[kind]
         ),
         "ti() has no by= here; backend='mgcv' has it": kind == "ti" and by,
+        f"by= names a column; make one of {by} with readings.assign(...)": computed,
         'a random effect needs a factor, s(subject, bs="re"), and a slope is s(subject, x, '
         'bs="re")': basis == "re" and (by or not variables),
         "s() smooths one variable; several make te(x, z)": (

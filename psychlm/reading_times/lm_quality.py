@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from psychlm.frames import FrameError, check_rows
+from psychlm.frames import FrameError, check_rows, format_names
 from psychlm.stats import Correlation, correlation
 
 
@@ -59,6 +59,12 @@ def quality(words: pd.DataFrame, surprisals: pd.DataFrame, *, level: float = 0.9
         raise FrameError(
             f"{len(words)} words and {len(surprisals)} surprisals have {len(both)} (text_id, "
             "word_id) in common; score the same words, and no others"
+        )
+    gaps = both[names].isna()
+    if differ := [name for name in names if (gaps[name] != gaps[names[0]]).any()]:
+        raise FrameError(
+            f"{format_names(differ)} have no surprisal for other words than {names[0]!r}, so that "
+            "perplexities do not compare; leave these words out for all models"
         )
     rows = []
     for name in names:

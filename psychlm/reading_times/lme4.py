@@ -65,9 +65,14 @@ function(fit, level) {
   list(names = rownames(found), values = unname(found))
 }
 """
+# Columns that are nothing but labels of groups; lme4 itself makes labels of the others.
 _GROUPS = """
-function(formula) unique(unlist(lapply(lme4::findbars(stats::as.formula(formula)),
-                                       function(bar) all.vars(bar[[3]]))))
+function(formula) {
+  model <- stats::as.formula(formula)
+  bars <- lme4::findbars(model)
+  variables <- function(part) unlist(lapply(bars, function(bar) all.vars(bar[[part]])))
+  setdiff(variables(3), c(all.vars(lme4::nobars(model)), variables(2)))
+}
 """
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import (
     Floats,
     GAMFit,
@@ -97,6 +97,7 @@ function(fit, data, label) {
 }
 """
 _TESTS = "function(fit) unname(summary(fit)$s.table)"
+_ROWS = "function(fit) as.integer(rownames(stats::model.frame(fit)))"
 _RESIDUALS = "function(fit) as.numeric(stats::residuals(fit))"
 # Levels of random effects, in the order of their coefficients; and their estimates and errors.
 _RANDOM_EFFECTS = """
@@ -205,7 +206,7 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
                 codes, missing = labels.codes.to_numpy(np.int32), np.iinfo(np.int32).min
                 block = np.where(codes < 0, missing, codes + 1).astype(np.int32)
                 vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(block.data))
-                names = vectors.StrVector([str(level) for level in labels.categories])
+                names = vectors.StrVector([label_of(level) for level in labels.categories])
                 blocks[name] = r_function(_TO_FACTOR)(vector, names)
         return robjects.DataFrame(blocks)
 
@@ -252,14 +253,20 @@ def fit_in_r(
         variables = dict.fromkeys(
             [*variables_of(formula), *(str(name) for name in more if name in data)]
         )
+        if gaps := [name for name in variables if data[name].isna().any()]:
+            raise FrameError(
+                f"{gaps} are missing in rows that R would drop; leave them out of all models: "
+                f"readings.dropna(subset={gaps})"
+            )
         columns = to_r(data, [*variables], factors)
         whole = f"{call}, {r_arguments})" if r_arguments else f"{call})"
         result = named(r_function(_FIT)(package, whole, formula, columns))
-    if result["refused"][0]:
-        raise FrameError(f"{package} refused {formula!r}: {result['fit'][0]}")
+        if result["refused"][0]:
+            raise FrameError(f"{package} refused {formula!r}: {result['fit'][0]}")
+        rows = np.array(r_function(_ROWS)(result["fit"]))
     for message in result["warnings"]:
         warnings.warn(f"{package}: {message}", RuntimeWarning, stacklevel=4)
-    return result["fit"], columns, data[[*variables]]
+    return result["fit"], columns, data[[*variables]].iloc[rows - 1]
 
 
 @dataclass(frozen=True)
@@ -345,7 +352,7 @@ def fit(
     predictions for its unseen levels have the mean effect.
     """
     flaw = ""
-    if re.search(r"\([^()]*[^|()]\|\|?[^|()]+\)", formula):
+    if re.search(r"[^|]\|\|?[^|]", formula):
         flaw = "its random effects are s(subject, bs='re'); set backend='native' or 'lme4'"
     if len(re.findall(r"\boffset\(", formula)) > 1:
         flaw = "it counts one offset of several; add them up, offset(I(a + b)), or fit natively"
@@ -364,6 +371,11 @@ def fit(
         labelled = [names[0] for names in effects.values() if numeric.issuperset(names)]
         for name in labelled:
             warn_of_numbers(name, data[name].nunique(), stacklevel=4)
+            if name in map(str, fixed):
+                raise FrameError(
+                    f"{name!r} is a number in one term and labels groups in another, which mgcv "
+                    "has not in one column; make one of text for the labels"
+                )
         factors = [name for name in variables if name not in numeric or name in labelled]
         levels = {name: set(data[name].unique()) for name in factors}
         in_fixed_terms = [name for name in map(str, fixed) if name in levels]
@@ -394,7 +406,8 @@ def fit(
         parts = {}
         for label, names, name, level in zip(shown, part["variables"], by, of_level, strict=True):
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
-            parts[label] = Part(tuple(map(str, names)), fixed_by)
+            if name == "NA" or name in used:  # an effect has no value of by=log(x) to stand at
+                parts[label] = Part(tuple(map(str, names)), fixed_by)
         model = Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
 
     return GAMFit(
@@ -405,7 +418,7 @@ def fit(
         **tables,
         smooths=smooths,
         variance_components=pd.Series(components, index, name="std_dev"),
-        n=len(data),
+        n=len(used),
         converged=bool(part["converged"][0]),
         data=used,
         model=model,

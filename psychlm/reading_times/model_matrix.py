@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import infer_dtype
 from scipy import sparse
 from scipy.linalg import block_diag
 
@@ -34,6 +35,7 @@ Rows = Callable[[tuple[str, ...]], tuple[pd.DataFrame, Integers]]
 REPEATS = 4  # a smooth's columns are kept once per value that has so many rows on average
 CELLS = 8  # so many cells a row may a table of pairs of values have; a larger one is sparse
 COLLINEAR = 1e-9  # a column of which the others leave a smaller share is their combination
+NUMBERS = "integer", "floating", "mixed-integer-float", "decimal"  # as pandas calls objects
 FASTEST_MS = 10.0  # a median "_ms" below it is most likely in seconds
 
 
@@ -180,10 +182,10 @@ class ModelMatrix:
             rest.append(term)
         return Columns((self.block(rest, data, None), *blocks), len(data))
 
-    def diagonals(self, mean: Floats, covariance: Floats) -> list[tuple[Floats, Floats]]:
+    def diagonals(self, mean: Floats, *covariances: Floats) -> list[tuple[Floats, Floats]]:
         """Return what ``smooths.start_smoothing`` needs of each smooth."""
         pairs = [(term, self.slices[term.label]) for term in self.smooths]
-        return [term.diagonals(mean[span], covariance[span, span]) for term, span in pairs]
+        return [term.diagonals(mean[s], *(c[s, s] for c in covariances)) for term, s in pairs]
 
 
 def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None) -> ModelMatrix:
@@ -227,13 +229,15 @@ def place_bars(formula: Formula, data: pd.DataFrame) -> tuple[Formula, pd.DataFr
     bars, smooths, blocks = list[Bar](), list(formula.smooths), list[tuple[str, ...]]()
     for bar in formula.bars:
         require_columns(bar.variables, data)
+        # Without an intercept the first factor has all levels; after || each term stands alone.
         coding = full_coding(bar.terms)
-        # Without an intercept the first factor has all levels; after || every factor of its own.
-        coded = False
-        for term in bar.terms:
-            is_factor = any(factor_levels(data[name]) is not None for name in term)
-            if len(term) == 1 and is_factor and not (bar.correlated and (bar.intercept or coded)):
-                coding[term], coded = frozenset(term), True
+        if not bar.correlated:
+            coding = {term: frozenset(term) for term in bar.terms}
+        elif not bar.intercept:
+            pairs = [(term, name) for term in bar.terms for name in term]
+            factors = (x for x in pairs if factor_levels(data[x[1]]) is not None)
+            for term, name in islice(factors, 1):
+                coding[term] |= {name}
         lines = tuple(linear(term, data, coding[term]) for term in bar.terms)
         bars.append(replace(bar, lines=lines))
         columns: list[list[tuple[str, ...]]] = [[()]] if bar.intercept else []
@@ -336,15 +340,17 @@ def group_random_effects(
     are fewer than ``at_least`` levels."""
     random = [smooth for smooth in formula.smooths if smooth.basis == "re"]
     sizes: dict[str, int] = {}
+    factors_of = []
     for smooth in random:
         levels_of = {name: factor_levels(data[name]) for name in smooth.variables}
         counts = {name: len(levels) for name, levels in levels_of.items() if levels is not None}
         # Ids that are numbers label groups, too (see random_effect).
-        sizes |= counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()}
+        factors_of.append(counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()})
+        sizes |= factors_of[-1]
     if max(sizes.values(), default=0) < at_least:
         return formula, GroupedEffects("", (), ())
     factor = max(sizes, key=lambda name: sizes[name])
-    chosen = [smooth for smooth in random if factor in smooth.variables]
+    chosen = [smooth for smooth, own in zip(random, factors_of, strict=True) if factor in own]
     terms = tuple(random_effect(smooth, data) for smooth in chosen)
     levels = terms[0].factors[terms[0].variables.index(factor)] or ()
     others = tuple(smooth for smooth in formula.smooths if smooth not in chosen)
@@ -359,6 +365,8 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
     numeric; the first that cannot be used is named in a :class:`FrameError`."""
     require_columns(formula.variables, data)
     smoothed = {name for s in formula.smooths if s.basis != "re" for name in s.variables}
+    linear = {name for term in formula.linear for name in term}
+    of_by = {smooth.by for smooth in formula.smooths}
     for name in formula.variables:
         values = data[name]
         numeric = pd.api.types.is_numeric_dtype(values)
@@ -370,6 +378,10 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
             )
         elif name in smoothed and not is_number(values):
             flaw = f"is smoothed but holds {values.dtype}, not numbers; enter it as a linear term"
+        elif name in of_by and numeric and not is_number(values):
+            flaw = "is a boolean by=, which mgcv refuses: make it text (a smooth each) or 0 and 1"
+        elif name in linear and not numeric and infer_dtype(values) in NUMBERS:
+            flaw = "holds numbers as objects, so as labels: make it numbers, or text for a factor"
         elif name in formula.offsets and not numeric:
             flaw = f"is an offset but holds {values.dtype}, not numbers; enter it as a linear term"
         elif numeric and not np.isfinite(values.to_numpy(np.float64)).all():
@@ -404,8 +416,8 @@ def check_response(data: pd.DataFrame, response: str) -> None:
 
 def check_collinear(correlation: Floats, names: Sequence[str], free: NDArray[np.bool_]) -> None:
     """Raise if columns that no penalty touches are combinations of those before them; column 0 of
-    the correlations is the intercept."""
-    index = np.flatnonzero(free)[1:]
+    the correlations is the intercept, with which columns that are not centred correlate."""
+    index = np.flatnonzero(free)
     for i in redundant(correlation[np.ix_(index, index)]):
         others = [names[j] for j in index[:i] if abs(correlation[index[i], j]) > 0.1]
         raise FrameError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -290,7 +290,8 @@ def fit(
     # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
     # one penalty; those of the grouped ones come last.
     covariances = correlation * np.outer(scale, scale)
-    diagonals = matrix.diagonals(centre, covariances) + grouped.diagonals(of_all[4], n)
+    weighted = sums[0] / n * np.outer(scale, scale)
+    diagonals = matrix.diagonals(centre, covariances, weighted) + grouped.diagonals(of_all[4], n)
     start = start_smoothing(diagonals, n)
     penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
     used = data[list(formula.columns((*formula.variables, formula.response)))]
@@ -307,8 +308,9 @@ def fit(
         solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
         moments = _to_cpu(moments)
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
+    computed = tuple(e for e in formula.expressions if e.name != formula.response)
     model = Native(
-        formula=formula,
+        formula=replace(formula, expressions=computed),  # predictions need no response
         state=state,
         matrix=matrix,
         grouped=grouped,

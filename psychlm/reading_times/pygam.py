@@ -60,6 +60,7 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
     terms = (*formula.linear, *(smooth.variables for smooth in smooths))
     names = list(dict.fromkeys(name for term in terms for name in term))
     unfit = [":".join(term) for term in formula.linear if len(term) > 1]
+    unfit += [smooth.label for smooth in smooths if smooth.by]
     unfit += [name for name in names if not pd.api.types.is_numeric_dtype(data[name])]
     if unfit or not names:
         raise FrameError(

@@ -73,12 +73,12 @@ def share_design(
 
     X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word. The
     random effects of a factor with many levels are not among the columns; see :mod:`reml`. ``word``
-    and ``unit`` say of what each row is a reading; words do not cross units.
+    and ``unit`` say of what each row is a reading; a word in two units counts as two.
     """
     check_predictors(formula, data)
     formula = leave_out_aliased(formula, data)
     formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
-    starts = np.r_[0, np.flatnonzero(np.diff(word)) + 1]
+    starts = np.r_[0, np.flatnonzero(np.diff(word) | np.diff(unit)) + 1]
     counts = np.diff(np.r_[starts, len(word)])
     word_of_row = np.repeat(np.arange(len(starts)), counts)
 
@@ -151,7 +151,8 @@ def share_design(
     # Where the search for smoothing begins, from the covariances of the columns as they were.
     correlation = np.empty((p, p))
     correlation[np.ix_(order, order)] = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
-    diagonals = matrix.diagonals(mean, correlation * np.outer(scale, scale))
+    covariances = correlation * np.outer(scale, scale)
+    diagonals = matrix.diagonals(mean, covariances, covariances)
     diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), len(word))
     names = tuple(matrix.names[i] for i in order)
     check_collinear(correlation[np.ix_(order, order)], names, matrix.free[order])

@@ -55,11 +55,12 @@ class Term:
         sums = np.r_[1.0, mean] @ unconstrained
         return unconstrained[1:] @ np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
 
-    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals of X'X / n and of each penalty in mgcv's own coefficients, of means
-        and mean cross-products of the columns (centred, but for random effects and ``by``)."""
+    def diagonals(self, mean: Floats, xx: Floats, weighted: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'WX / n and of each penalty in mgcv's own coefficients, of means
+        and mean cross-products of the columns (centred, but for random effects and ``by``), and of
+        the weighted ones."""
         change = self.change(mean, xx)
-        return _diagonal(change, xx), self.penalties @ change**2
+        return _diagonal(change, weighted), self.penalties @ change**2
 
 
 def _numbered(label: str, n: int) -> tuple[str, ...]:
@@ -165,9 +166,9 @@ class RandomEffect(Term):
         parts = (_values(data[name], levels) for name, levels in pairs if name != without)
         return _row_products(parts, len(data))
 
-    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals of X'X / n, which is not centred, and of the penalty."""
-        return np.diag(xx), self.penalties
+    def diagonals(self, mean: Floats, xx: Floats, weighted: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'WX / n, which is not centred, and of the penalty."""
+        return np.diag(weighted), self.penalties
 
 
 def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:

@@ -145,6 +145,17 @@ def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_pat
         csv_corpus("007 01 5 250")
 
 
+def test_na_as_r_writes_it_is_missing_but_where_it_is_a_word_or_a_name(tmp_path):
+    files = tmp_path / "words.csv", tmp_path / "readings.csv"
+    files[0].write_text("text_id,word_id,word,log_frequency\nNA,1,NA,NA\nNA,2,null,2.5\n")
+    files[1].write_text("subject,text_id,word_id,gaze_ms\nNA,NA,1,NA\nNA,NA,2,250\n")
+    corpus = corpora.from_csv(*files)
+    assert corpus.words["word"].tolist() == ["NA", "null"]
+    for values, number in ((corpus.words["log_frequency"], 2.5), (corpus.readings["gaze_ms"], 250)):
+        np.testing.assert_array_equal(values, [np.nan, number])
+    assert corpora.exclude(corpus.words)[1].set_index("step").loc["no frequency", "flagged"] == 1
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
     time = "250.5" if mark == "," else "250,5"

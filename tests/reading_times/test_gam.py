@@ -32,7 +32,9 @@ def frame():
         ("a + b", "no formula"),
         ("y ~ a +", "cannot be read"),
         ("y ~ a - 1", "taken away"),
+        ("y ~ a + (0 + b) + (1 | g)", "taken away"),
         ("y ~ gamma(a)", "make a column"),
+        ("y ~ log(a, 2)", "make a column"),
         ('y ~ s(a, bs="gp")', "not \\['gp'\\]"),
         ("y ~ s(a, m=1)", "options \\['m'\\]"),
         ('y ~ s(a, b, bs="re", by=d)', "a slope is"),
@@ -41,6 +43,9 @@ def frame():
         ("y ~ s(a) + te(a, b)", "overlap"),
         ("y ~ te(a, b) + ti(a, c)", "overlap"),
         ("y ~ ti(a, b, by=c)", "no by="),
+        ("y ~ s(a, by=log(b))", "by= names a column"),
+        ("y ~ s(a, by=factor(b))", "factor\\(b\\) is not supported"),
+        ("y ~ te(a, b, k=max(3, 4))", "one basis dimension"),
         ("y ~ a:offset(b)", "an offset has no interactions"),
         ("y ~ a + offset(poly(b, 2))", "several"),
         ("y ~ s(a) + s(a, k=5)", "twice"),
@@ -163,6 +168,12 @@ def test_an_unseen_person_is_the_average_one_and_an_unseen_fixed_level_an_error(
         fit.predict(known.assign(g="d"))
 
 
+def test_a_prediction_needs_no_response(frame, backend):
+    fit = reading.fit(frame, "log(y_ms) ~ log(z) + x", backend=backend)
+    found = fit.predict(frame[["x", "z"]])
+    assert found.to_numpy() == pytest.approx(np.log(frame["y_ms"]) - fit.residuals)
+
+
 def test_bambi_gets_groups_smooths_and_computed_columns(frame):
     formula, data = reading.to_bambi(
         frame, 'log(y_ms) ~ scale(x) * old + s(z, by=g, k=5) + s(subject, x, bs="re")'
@@ -173,6 +184,8 @@ def test_bambi_gets_groups_smooths_and_computed_columns(frame):
     assert set(data) == {"log_y_ms", "scale_x", "old", "z", "g", "subject", "x"}
     assert data["log_y_ms"].to_numpy() == pytest.approx(np.log(frame["y_ms"]))
     assert data["scale_x"].std() == pytest.approx(1)
+    with pytest.raises(ValueError, match="two variables have one name in bambi"):
+        reading.to_bambi(frame, "y_ms ~ log(z + 1) + log(z * 1)")
 
 
 def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
@@ -184,6 +197,9 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
     )
     assert found.loglik == pytest.approx(native.loglik, abs=8)
     assert np.corrcoef(found.predict(frame), native.predict(frame))[0, 1] > 0.99
+    refused = pytest.raises(FrameError, match=r"\['s\(z\):g'\] cannot be entered")
+    with pytest.warns(RuntimeWarning, match="GCV"), refused:
+        reading.fit(frame, "y_ms ~ x + s(z, by=g)", backend="pygam")
     with pytest.raises(NotImplementedError, match="pygam's fits only predict"):
         found.summary()
 
@@ -198,6 +214,14 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
         ({"z": lambda t: t["z"].round() % 3}, "s(z)", "3 unique values, too few for a basis.* 10"),
         ({}, "te(z, g)", "'g' is smoothed but holds"),
         ({"subject": lambda t: t.index.astype(str)}, 's(subject, bs="re")', "has a single row"),
+        ({}, "z + s(x, by=z)", r"'s\(x\):z.1' is a combination of .*'z'"),
+        (
+            {"q": lambda t: t["old"] * 1},
+            "old + s(x, by=q)",
+            r"'s\(x\):q.1' is a combination of .*old",
+        ),
+        ({}, "s(z, by=old)", "'old' is a boolean by=, which mgcv refuses"),
+        ({"z": lambda t: t["z"].round().astype(object)}, "x:z", "'z' holds numbers as objects"),
         ({}, "nothing", "not found in the data"),
         ({}, "log(g)", "log\\(g\\) needs numbers, and \\['g'\\]"),
         ({}, "log(z - 99)", "no finite value in 600 of 600"),

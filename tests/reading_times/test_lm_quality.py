@@ -70,6 +70,8 @@ def test_perplexity_per_word_is_the_papers_product():
     assert table["perplexity"].item() == pytest.approx(np.prod(p) ** (-1 / 5))
     with pytest.raises(FrameError, match="4 .text_id, word_id. in common"):
         reading.quality(norms, bits.iloc[1:])
+    with pytest.raises(FrameError, match=r"\['two'\] have no surprisal for other words than 'one'"):
+        reading.quality(norms, bits.assign(two=bits["one"].where(bits["word_id"] > 1)))
 
 
 def test_released_surprisals_have_the_reading_scores_of_the_babylm_pipeline() -> None:

@@ -210,6 +210,19 @@ def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated
     assert np.allclose(ours.variance_components, theirs.variance_components, rtol=5e-3)
 
 
+@pytest.mark.parametrize("seed", [11, 15, 16, 20, 45, 47])
+def test_the_search_begins_where_mgcvs_does_with_weights_too(seed):
+    """With weights far from 1 the criterion may have several minima."""
+    rng, n = np.random.default_rng(seed), 150
+    frame = pd.DataFrame({"x": rng.uniform(1, 5, n), "z": rng.integers(0, 15, n) * 1.0})
+    frame = frame.assign(g=rng.choice(list("abc"), n, p=[0.7, 0.2, 0.1]))
+    frame["weight"] = np.exp(rng.normal(0, 1.5, n))
+    frame["y"] = 3 * np.sin(2 * frame["x"]) * (frame["g"] == "a") + rng.normal(0, 1 + seed % 4, n)
+    terms = ["s(x, k=8) + s(z, by=g, k=4)", "s(x, by=g, k=5) + s(z, by=g, k=5)"][seed % 2]
+    ours, theirs = both(frame, f"y ~ {terms}", method="ML", weights="weight", tolerance=1e-9)
+    assert ours.criterion == pytest.approx(theirs.criterion, abs=1e-3)
+
+
 @pytest.mark.parametrize("offset", ["", " + offset(I(position / 500))"])
 def test_gains_of_lognormal_times_in_a_sweep_are_those_of_gam(simulated, offset):
     baseline = f"s(length_chars, k=5) + ti(length_chars, log_frequency, k=3){offset}"
@@ -248,6 +261,17 @@ def test_factors_get_the_contrasts_and_names_of_r_also_from_a_plain_thread(simul
     assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:fitted by R:RuntimeWarning")
+@pytest.mark.parametrize(("call", "made"), [("factor(old)", str), ("as.numeric(old)", float)])
+def test_by_of_a_call_is_that_of_a_column_made_by_it(simulated, call, made):
+    found = reading.fit(simulated, f"gaze_ms ~ s(bits, k=5, by={call})")
+    column = simulated.assign(made=simulated["old"].astype(made))
+    expected = reading.fit(column, "gaze_ms ~ s(bits, k=5, by=made)")
+    assert found.loglik == pytest.approx(expected.loglik, abs=0.01)
+    with pytest.raises(ValueError, match="is no linear term or smooth"):  # no value to stand at
+        found.effect(found.smooths.index[0])
+
+
 def test_bam_discrete_fits_the_same_model_to_its_own_precision(simulated):
     formula = 'gaze_ms ~ bits + te(length_chars, log_frequency) + s(position) + s(subject, bs="re")'
     exact = reading.fit(simulated, formula)
@@ -267,11 +291,27 @@ def test_warnings_of_r_become_those_of_python(simulated):
         ("s(length_chars, k=200)", "fewer unique covariate combinations"),
         ("s(nothing)", "not found in the data"),
         ("s(position) + offset(bits) + offset(prev_bits)", "one offset of several"),
+        ("bits + (1 + log(position) | subject)", "set backend='native' or 'lme4'"),
+        ('position + s(position, bs="re")', "'position' is a number in one term and labels"),
+        ("s(position) + gap", r"\['gap'\] are missing in rows that R would drop"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the numbers in 'position' label:RuntimeWarning")
 def test_what_mgcv_refuses_or_miscounts_is_an_error(simulated, terms, says):
+    frame = simulated.assign(gap=simulated["bits"].where(simulated.index != 9))
     with pytest.raises(FrameError, match=says):
-        reading.fit(simulated, f"gaze_ms ~ {terms}", backend="mgcv")
+        reading.fit(frame, f"gaze_ms ~ {terms}", backend="mgcv")
+
+
+@pytest.mark.parametrize("backend", ["mgcv", "lme4"])
+def test_a_subset_in_r_is_the_fit_of_its_rows(simulated, backend):
+    frame = simulated.set_index(simulated.index * 3)
+    formula = "log(gaze_ms) ~ bits" + " + (1 | subject)" * (backend == "lme4")
+    found = reading.fit(frame, formula, backend=backend, r_arguments="subset = old > 0")
+    expected = reading.fit(frame[frame["old"] > 0], formula, backend=backend)
+    assert (found.n, found.loglik) == (expected.n, pytest.approx(expected.loglik))
+    assert found.loglik_of_response == pytest.approx(expected.loglik_of_response)
+    pd.testing.assert_series_equal(found.residuals, expected.residuals)
 
 
 def test_missing_r_says_how_to_install_it(monkeypatch, simulated):

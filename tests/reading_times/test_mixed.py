@@ -99,6 +99,7 @@ BARS = [
     "(1 | school/subject)",
     "(0 + condition | subject) + (1 | item)",
     "(1 + scale(x) | subject) + (1 | school:item)",
+    "(1 | school/condition:item)",
 ]
 
 
@@ -131,6 +132,73 @@ def test_simulated_correlations_equal_lme4(seed, method, r):
         found = ours.variance_components
         expected = theirs.variance_components[found.index]
         assert found.to_numpy() == pytest.approx(expected.to_numpy(), rel=5e-3, abs=1e-2)
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of singular fits, and lme4's convergence
+@pytest.mark.parametrize("mark", ["|", "||"])
+@pytest.mark.parametrize("terms", ["x * old", "0 + x + x:old", "0 + old:z + x", "0 + z:old:right"])
+def test_interactions_with_factors_have_the_random_effects_of_lme4(crossed, terms, mark):
+    words = {"old": crossed["item"] > "i10", "right": crossed["right"].map({0: "no", 1: "yes"})}
+    ours, theirs = both(crossed.assign(**words), f"rt_ms ~ x + ({terms} {mark} subject)", "lme4")
+    assert set(ours.variance_components.index) == set(theirs.variance_components.index)
+    assert ours.loglik >= theirs.loglik - 1e-6
+    assert ours.aic - theirs.aic == pytest.approx(2 * (theirs.loglik - ours.loglik), abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:singular:RuntimeWarning")
+@pytest.mark.parametrize("method", ["REML", "ML"])
+@pytest.mark.parametrize("ratio", [0, 0.1, 0.2, 0.5, 2])
+def test_the_likelihood_of_random_intercepts_is_highest_of_the_densities_definition(ratio, method):
+    """The reference is the profiled deviance from the covariance I + t^2 ZZ' of all rows."""
+    rng = np.random.default_rng(int(10 * ratio))
+    for _ in range(6):
+        group = rng.integers(0, 12, 100)
+        x, z = np.c_[np.ones(100), rng.normal(size=100)], np.eye(12)[group]
+        y = ratio * rng.normal(size=12)[group] + rng.normal(size=100)
+
+        def loglik(t, x=x, y=y, z=z):
+            covariance = np.eye(100) + t**2 * z @ z.T
+            inverse = np.linalg.inv(covariance)
+            xx = x.T @ inverse @ x
+            error = y - x @ np.linalg.solve(xx, x.T @ inverse @ y)
+            log_det, n = np.linalg.slogdet(covariance)[1], len(y)
+            if method == "REML":
+                log_det, n = log_det + np.linalg.slogdet(xx)[1], n - 2
+            return -(log_det + n * (1 + np.log(2 * np.pi * error @ inverse @ error / n))) / 2
+
+        frame = pd.DataFrame({"y": y, "x": x[:, 1], "g": group.astype(str)})
+        fit = reading.fit(frame, "y ~ x + (1 | g)", method=method)
+        group_sd, residual_sd = fit.variance_components
+        assert fit.loglik == pytest.approx(loglik(group_sd / residual_sd), abs=1e-7)
+        assert fit.loglik >= max(map(loglik, np.linspace(0, 3, 151)))
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of singular fits, and lme4's convergence
+@pytest.mark.parametrize(
+    "terms", ["day + (1 | day)", "log(day) + (1 | day)", "(day | item) + (1 | day)"]
+)
+def test_a_number_may_be_a_slope_in_one_term_and_label_groups_in_another(crossed, terms):
+    frame = crossed.assign(day=crossed["subject"].str[1:].astype(int) + 1)
+    ours, theirs = both(frame, f"rt_ms ~ x + {terms}", "lme4")
+    assert list(ours.coefficients.index) == list(theirs.coefficients.index)
+    assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-4)
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers label groups, singular fits
+@pytest.mark.parametrize("dtype", [float, "Int64", "int64[pyarrow]"])
+@pytest.mark.parametrize("backend", ["native", "lme4", "mgcv"])
+def test_the_type_of_ids_that_are_whole_numbers_does_not_matter(crossed, backend, dtype):
+    frame = crossed.assign(subject=crossed["subject"].str[1:].astype(int) * 5)
+    random = 's(subject, bs="re")' if backend == "mgcv" else "(1 | school:subject)"
+    fit = reading.fit(frame, f"rt_ms ~ x + {random}", backend=backend)
+    typed = frame.astype({"subject": dtype})
+    again = reading.fit(typed, f"rt_ms ~ x + {random}", backend=backend)
+    assert again.loglik == pytest.approx(fit.loglik)
+    for one, other in ((fit, typed), (again, frame)):
+        assert one.predict(other).to_numpy() == pytest.approx(one.predict(one.data).to_numpy())
 
 
 @pytest.mark.usefixtures("r")
@@ -275,9 +343,10 @@ def test_the_likelihood_of_a_logarithm_compares_with_that_of_the_times(crossed):
 def test_a_single_effect_without_variance_is_named(crossed, bar, what):
     rng = np.random.default_rng(1)
     residual = pd.Series(rng.normal(0, 9, len(crossed)))
-    for values in (1.0, crossed["x"]):  # groups are more alike than by chance
-        residual -= values * (residual * values).groupby(crossed["item"]).transform("mean")
-    table = crossed.assign(rt_ms=300 + residual)
+    values = crossed["x"] if "x" in bar else crossed["x"] * 0 + 1  # groups do not differ at all
+    products = pd.DataFrame({"zy": values * residual, "zz": values**2}).groupby(crossed["item"])
+    sums = products.transform("sum")
+    table = crossed.assign(rt_ms=300 + residual - values * sums["zy"] / sums["zz"])
     name = "1" if bar == "1" else "x"
     with pytest.warns(RuntimeWarning, match=rf"in \({name} \| item\) {what} does not vary"):
         fit = reading.fit(table, f"rt_ms ~ x + ({bar} | item)")

@@ -130,6 +130,27 @@ def test_sentences_may_be_the_units_and_two_previous_words_or_none_may_enter(sim
     assert {"effect", "prev_effect", "prev2_effect_low"} <= set(two)
 
 
+def test_readings_of_one_word_may_be_units_of_their_own():
+    """Each reading is left out alone: residuals of least squares without a row, by its leverage."""
+    rng = np.random.default_rng(4)
+    words = pd.DataFrame({"text_id": "t", "word_id": np.repeat(range(1, 9), 10)})
+    frame = words.assign(subject=np.arange(80) % 10, trial=np.arange(80), x=rng.normal(size=80))
+    bits = words.drop_duplicates().assign(model=rng.normal(size=8))
+    z = bits["model"].to_numpy().repeat(10)
+    frame["y_ms"] = 300 + 9 * z + rng.normal(0, 9, 80)
+    expected = 0.0
+    for sign, columns in ((1, [np.ones(80), frame["x"], z]), (-1, [np.ones(80), frame["x"]])):
+        q = np.linalg.qr(np.column_stack(columns))[0]
+        error, left = frame["y_ms"] - q @ (q.T @ frame["y_ms"]), 1 - np.square(q).sum(axis=1)
+        variance = (error @ error - error**2 / left) / 79
+        logliks = stats.norm.logpdf(error / left, scale=np.sqrt(variance))
+        expected += sign * logliks.mean()
+    options = {"lags": 0, "by": "trial", "folds": 80, "n_bootstrap": 0}
+    for order in (frame, frame.sample(frac=1, random_state=1)):
+        found = reading.delta_loglik(order, bits, "y_ms", "x", **options)["heldout_gain"]
+        assert found.to_numpy() == pytest.approx(expected)
+
+
 def test_intervals_cover_the_mean_and_p_values_are_uniform_under_no_effect():
     rng = np.random.default_rng(2)
     table = sweep.summarise(rng.normal(size=(40, 400)), np.full(40, 10.0), rng, 500, 499, 0.9)
