@@ -314,6 +314,10 @@ def compare(
     from psychlm import comparison, corpora
 
     check_out(out, *files)
+    if len(files) == 1 and (value or cluster):
+        raise click.BadParameter("--value and --cluster name columns of two files, not of one")
+    if len(files) == 2 and options["method"] != "means":
+        raise click.BadParameter("--method irt is for one file of many models, not for two files")
     if len(files) == 1:
         responses = corpora.read_responses(files[0])
         say(f"{files[0]}: {responses.attrs['recognised']}", err=True)
