@@ -366,7 +366,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
         raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
         text = raw.decode("utf-8-sig")
         if lines:
-            return lm.words_of([line for line in text.splitlines() if line.strip()])
+            return lm.words_of([line for line in re.split("\r\n?|\n", text) if line.strip()])
         return lm.words_of({"text" if source == "-" else path.stem: text})
     except UnicodeDecodeError as error:
         raise frames.FrameError(

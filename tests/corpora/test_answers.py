@@ -24,12 +24,13 @@ GRADES = pd.DataFrame({"q:1": [1.0, 0.0], "q:2": [1.0, 1.0]}, ["org/first", "sec
 
 def write_lines(file: Path, rows: list[dict]) -> None:
     file.parent.mkdir(exist_ok=True)
-    file.write_text("\n".join(map(json.dumps, rows)))
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
 
 
 def log_samples(file: Path, *samples: tuple, test: str = "") -> None:
     """Write samples as the harness logs them: (doc_id, acc, filter)."""
-    rows = [{"doc_id": n, "acc": acc, "doc_hash": f"{n} {test}"} for n, acc, _ in samples]
+    # the harness writes characters as they are, and some of them end a line for str.splitlines
+    rows = [{"doc_id": n, "acc": acc, "doc_hash": f"{n} \u2028{test}"} for n, acc, _ in samples]
     filters = [{"filter": used} if used else {} for _, _, used in samples]
     write_lines(file, [row | used for row, used in zip(rows, filters, strict=True)])
 
