@@ -314,6 +314,10 @@ def compare(
     from psychlm import comparison, corpora
 
     check_out(out, *files)
+    if len(files) == 1 and (value or cluster):
+        raise click.BadParameter("--value and --cluster name columns of two files, not of one")
+    if len(files) == 2 and options["method"] != "means":
+        raise click.BadParameter("--method irt is for one file of many models, not for two files")
     if len(files) == 1:
         responses = corpora.read_responses(files[0])
         say(f"{files[0]}: {responses.attrs['recognised']}", err=True)
@@ -362,7 +366,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
         raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
         text = raw.decode("utf-8-sig")
         if lines:
-            return lm.words_of([line for line in text.splitlines() if line.strip()])
+            return lm.words_of([line for line in re.split("\r\n?|\n", text) if line.strip()])
         return lm.words_of({"text" if source == "-" else path.stem: text})
     except UnicodeDecodeError as error:
         raise frames.FrameError(

@@ -108,8 +108,14 @@ def test(
     """Examine a test: items, reliability, dimensions, models, bias, short forms."""
     from psychlm import corpora
 
-    if answers is not None:
-        corpora.read_answers(answers, key=key, missing=missing)
+    group = options["group"]
+    if answers is None:
+        if key or group or missing:
+            raise click.BadParameter("--key, --group and --missing need the file of ANSWERS")
+    else:
+        groups = corpora.read_answers(answers, key=key, missing=missing).groups
+        if group and group not in groups:
+            raise click.BadParameter(f"--group {group} is no column of groups, {list(groups)}")
     options |= {"file": answers, "key": key, "missing": list(missing)}
     name = answers.stem if answers else "lsat6"
     write("test", name, options, out, parameters)
@@ -143,6 +149,8 @@ def corpus(
     if not all(equals for _, equals, _ in pairs):
         raise click.BadParameter(f"{columns!r}; write --columns subject=ID,item=Sentence")
     named = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    if words is None and named:
+        raise click.BadParameter("--columns needs the file of WORDS, one long table")
     if words is not None:
         corpora.read_experiment(words, readings, measure=options["measure"], columns=named)
     options |= {"words_file": words, "readings_file": readings}

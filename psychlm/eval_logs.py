@@ -85,7 +85,8 @@ def _rows(file: Path) -> Iterator[Row]:
         return
     text = file.read_text(encoding="utf-8-sig")
     if file.suffix == ".jsonl":
-        records = [json.loads(line) for line in text.splitlines() if line.strip()]
+        # a text may hold characters that only str.splitlines takes for the end of a line
+        records = [json.loads(line) for line in text.split("\n") if line.strip()]
     else:
         records = json.loads(text)
     first = records[0] if isinstance(records, list) and records else records

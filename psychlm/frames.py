@@ -242,7 +242,9 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     answers = items["answer"]
     several = answers.map(lambda answer: isinstance(answer, containers))
     too_large = answers.map(lambda answer: isinstance(answer, int) and abs(answer) > 2**53)
-    number = pd.to_numeric(answers.mask(several).mask(too_large, np.inf), errors="coerce")
+    # True is no position: it would be the second choice, which may be "no"
+    other = several | answers.map(lambda answer: isinstance(answer, bool | np.bool_))
+    number = pd.to_numeric(answers.mask(other).mask(too_large, np.inf), errors="coerce")
     textless = ~items["prompt"].map(lambda prompt: isinstance(prompt, str))
     outside = (number < 0) | (number >= n_choices)
     for wrong, flaw in (

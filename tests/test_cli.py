@@ -217,6 +217,8 @@ def test_a_text_file_of_any_kind_is_read_and_not_scored_as_its_name(tmp_path) ->
     story.write_text("The old man\n\nthe boat.", encoding="utf-8-sig")
     assert cli.read_words(str(story))["word"].tolist() == ["The", "old", "man", "the", "boat."]
     assert cli.read_words(str(story), lines=True)["text_id"].nunique() == 2
+    story.write_bytes("a\x0cb\u2028c\r\nd\re\u0085f\n".encode())  # str.splitlines finds six
+    assert cli.read_words(str(story), lines=True)["text_id"].tolist() == [*"111233"]
     assert cli.read_words("The end.")["word"].tolist() == ["The", "end."]
     for separator in ",;":
         story.with_suffix(".csv").write_text(Path("words.csv").read_text().replace(",", separator))

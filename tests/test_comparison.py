@@ -205,6 +205,9 @@ def test_the_command_compares_two_files_and_ranks_one(tmp_path):
     assert run.output.strip() == repr(expected)
     bad = CliRunner().invoke(main, ["compare", *files, "--value", "gaze_ms"])
     assert bad.exit_code == 1 and "has no columns ['gaze_ms']" in bad.output
+    for other in ([*files, "--method", "irt"], [files[0], "--value", "x"]):
+        bad = CliRunner().invoke(main, ["compare", *other])
+        assert bad.exit_code == 2 and "two files" in " ".join(bad.output.split())
     bank = corpora.metabench("arc").iloc[:4]
     bank.reset_index().to_csv(tmp_path / "models.csv", index=False)
     out = tmp_path / "pairs.csv"

@@ -59,6 +59,7 @@ def test_sound_responses_pass_as_floats_and_constant_items_are_named() -> None:
         ({"answer": None}, r"\['i'\] have no right answer"),
         ({"answer": [0, 1]}, r"\['i'\] name several right answers"),
         ({"answer": "B"}, "no number"),
+        ({"answer": True}, "no number"),
         ({"answer": 0.5}, "no whole number"),
         ({"prompt": None}, "prompt that is not text"),
         ({"item_id": "j"}, "occur more than once"),

@@ -19,7 +19,6 @@ from psychlm.frames import (
     format_names,
     header_of,
     is_numeric,
-    label_of,
     read_csv,
     refuse,
 )
@@ -32,6 +31,8 @@ VALUES = ["correct", "score", "rating", "response", "answer", "is_correct", "acc
 VALUES += ["grade", "value", "evaluation.is_correct", "evaluation.score"]
 Key: TypeAlias = str | Path | Mapping[str, object] | pd.Series  # of right answers, by item
 WIDE = 2000  # columns beyond which a CSV file of numbers is not read by pandas
+# cells that are no answer, where a key grades text; "None" may be a choice
+EMPTY = ["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"]
 CATEGORIES = 12  # different whole numbers that a column of ratings has at most
 WAYS = (
     "a wide table has one row a person, whose name is in the first column, and one column an item; "
@@ -116,7 +117,12 @@ def read_answers(
             table = table[rows["item"].unique()]
             what = f"logs of {' and '.join(rows['layout'].unique())}"
         else:
-            table, what = _shaped(_table(file, missing), right, items, drop)
+            table = _table(file, as_text=right is not None)
+            table, what = _shaped(table, right, items, drop)
+        codes = set(_as_text(pd.Series([*missing], dtype=object)))
+        if codes:
+            coded = table.apply(lambda cells: _as_text(cells).isin(codes))
+            table = table.mask(coded).apply(_as_numbers)
         return _answers(table, what, right, items, drop, level)
     except FileNotFoundError:
         raise FrameError(f"{file} does not exist; name a table or a folder of logs") from None
@@ -139,7 +145,7 @@ def read_key(key: Key) -> pd.Series:
     {'q1': '2'}
     """
     if isinstance(key, (str, Path)):
-        table = _table(Path(key), ())
+        table = _table(Path(key), as_text=True)
         if table.shape[1] != 2:
             columns = format_names(table.columns)
             raise FrameError(f"the key {key} has the columns {columns}; expected two, item and key")
@@ -152,7 +158,15 @@ def read_key(key: Key) -> pd.Series:
 
 def _as_text(values: pd.Series) -> pd.Series:
     """Return answers as stripped text; 2.0 and 2 are the same choice, and empty cells are NaN."""
-    text = values.map(lambda one: label_of(one).strip())
+
+    def text_of(one: object) -> str:
+        try:
+            number = float(text := str(one).strip())
+        except ValueError:
+            return text
+        return str(int(number) if number.is_integer() else number)
+
+    text = values.map(text_of)
     return text.where(values.notna() & (text != ""))
 
 
@@ -162,8 +176,9 @@ def _as_numbers(values: pd.Series) -> pd.Series:
     return numbers if numbers.notna().sum() == values.notna().sum() else values
 
 
-def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
-    """Read a table; codes of missing answers, which the first column has none of, become NaN."""
+def _table(file: Path, *, as_text: bool) -> pd.DataFrame:
+    """Read a table; ``as_text`` leaves raw answers as they are written."""
+    empty: dict[str, Any] = {"keep_default_na": False, "na_values": EMPTY} if as_text else {}
     if file.suffix == ".parquet":
         table = pd.read_parquet(file)
         if table.index.name is not None:
@@ -171,24 +186,19 @@ def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
     elif file.suffix == ".sav":
         table = pd.read_spss(file, convert_categoricals=False)
     elif file.suffix == ".xlsx":
-        table = pd.read_excel(file, engine="openpyxl")
+        table = pd.read_excel(file, engine="openpyxl", **empty)
     elif file.suffix in (".csv", ".tsv", ".txt", ""):
-        table = _csv_table(file)
+        table = _csv_table(file, as_text=as_text, **empty)
     else:
         raise FrameError(f"files {file.suffix} are not known; {WAYS}, as CSV, Parquet, xlsx or sav")
     table.columns = table.columns.astype(str).str.strip()
     twice = table.columns[table.columns.duplicated()]
     refuse("columns", twice, "occur more than once; rename or remove them")
-    if len(missing):
-        numbers = pd.to_numeric(pd.Series([*missing], dtype=object), errors="coerce").dropna()
-        rest = table.iloc[:, 1:]
-        rest = rest.mask(rest.isin([*missing, *numbers])).apply(_as_numbers)
-        table = pd.concat([table.iloc[:, :1], rest], axis=1)
     return table
 
 
-def _csv_table(file: Path) -> pd.DataFrame:
-    """Read a CSV file whose first column is text."""
+def _csv_table(file: Path, *, as_text: bool, **empty: Any) -> pd.DataFrame:
+    """Read a CSV file whose first column, and names of persons and items, are text."""
     separator, header = header_of(file)
     if len(header) > WIDE:
         # pandas needs minutes for a million columns: rows of numbers become one array
@@ -200,7 +210,8 @@ def _csv_table(file: Path) -> pd.DataFrame:
             return pd.concat([names, pd.DataFrame(numbers, columns=header[1:])], axis=1)
         except (ValueError, IndexError):  # text, or rows of other lengths
             pass
-    table = read_csv(file, dtype={0: str})
+    of_text = [n for n in header if as_text or n.strip().lower() in (*PERSONS, *ITEMS)]
+    table = read_csv(file, dtype=dict.fromkeys([0, *of_text], str), **empty)
     # pandas renames columns of one name ("q1.1"), which are refused, and those without a name
     names = zip(header, table.columns, strict=True)
     return table.set_axis([given.strip() or renamed for given, renamed in names], axis=1)
@@ -215,6 +226,10 @@ def _shaped(
     if items is not None or not all(of_kinds):
         return _with_persons(table, key)
     person, item, value = (columns[0] for columns in of_kinds)
+    for name in (person, item):
+        table[name] = table[name].map(lambda one: one.strip() if isinstance(one, str) else one)
+        nameless = table[name].isna() | table[name].eq("")
+        refuse("rows", np.flatnonzero(nameless) + 1, f"have no name in {name!r} (empty, or NA)")
     twice = table.duplicated([person, item])
     if twice.any():
         pair = table.loc[twice, [person, item]].iloc[0].tolist()
@@ -284,6 +299,7 @@ def _answers(
     if key is not None:
         raw = responses.apply(_as_text)
         responses = _graded(raw, key[chosen])
+        groups = groups.apply(_as_numbers)  # the table was read as text
         level, kind = "binary", "raw answers and a key"
     else:
         level = level or ("ratings" if _are_ratings(responses) else "binary")
@@ -297,17 +313,23 @@ def _answers(
         kept = ~silent.to_numpy()
         responses, groups = responses[kept], groups[kept]
         raw = None if raw is None else raw[kept]
-    if level == "binary":
-        try:
-            responses = check_responses(responses)
-        except FrameError as error:
-            raise FrameError(f"{error} (read as a {recognised})") from None
+    try:
+        responses = check_responses(responses, ratings=level == "ratings")
+    except FrameError as error:
+        raise FrameError(f"{error} (read as a {recognised})") from None
     return Answers(responses, raw, key, groups, recognised, level)
 
 
 def _graded(raw: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     """Return raw answers as right (1) or wrong (0); NaN where there is none."""
     right = raw.to_numpy(object) == key.to_numpy(object)
+    folded = raw.map(str.casefold, na_action="ignore").to_numpy(object)
+    alike = folded == key.map(str.casefold).to_numpy(object)
+    refuse(
+        "items",
+        raw.columns[(alike & ~right).any(axis=0)],
+        "have answers that differ from the key in capital letters only; write both alike",
+    )
     if not right.any():
         first = raw.columns[0]
         raise FrameError(

@@ -323,6 +323,8 @@ def read_experiment(
         if file and not Path(file).is_file():
             raise FrameError(f"{file} does not exist; name a table of readings (CSV)")
     if readings:
+        if columns:
+            raise FrameError("columns= names those of one table; rename those of two files")
         corpus = from_csv(table, readings)
         if measure and measure not in corpus.readings:
             times = list(corpus.readings.filter(regex="_ms$"))

@@ -93,7 +93,7 @@ class LanguageModel:
         """
         from psychlm.lm._network_state import state_of
 
-        if self.opened is None or state_of(self.network) != self.opened[1]:
+        if self.opened is None or state_of(self.network, self.tokenizer) != self.opened[1]:
             return None
         return self.opened[0]
 
@@ -223,7 +223,7 @@ def wrap(
     if revision is not None:
         from psychlm.lm._network_state import state_of
 
-        opened = revision, state_of(network)
+        opened = revision, state_of(network, tokenizer)
     window = context_tokens(network, tokenizer)
     return LanguageModel(network, tokenizer, name, kind, window, named, opened)
 

@@ -116,6 +116,8 @@ def minimal_pairs(
         raise FrameError(
             f"minimal pairs have columns good, bad and {by}; these {len(table)} have {list(table)}"
         )
+    if table[by].eq("all").any():
+        raise FrameError(f"{by} is 'all' for some pairs, which names the row of all pairs; rename")
     models = named_models(models)
     # Score the good and the bad sentences of all pairs in one call for each model.
     texts = {f"{side}-{i}": text for side in ("good", "bad") for i, text in enumerate(table[side])}

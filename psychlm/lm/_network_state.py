@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
 
 
 def structure_of(network: Any) -> str:
@@ -34,8 +35,8 @@ def structure_of(network: Any) -> str:
 
 
 @torch.no_grad()
-def state_of(network: Any) -> str:
-    """Return a hash of a network's structure and of the bits of its weights.
+def state_of(network: Any, tokenizer: Any) -> str:
+    """Return a hash of a network's structure, of the bits of its weights, and of its tokenizer.
 
     Whether the network is in training mode is no part of it: see :func:`evaluating`.
     """
@@ -43,6 +44,11 @@ def state_of(network: Any) -> str:
     for name, weight in network.state_dict().items():
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         digest.update(_checksum(weight))
+    # what a call changes in passing (truncation, padding) is no part of the tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    parts = [getattr(backend, name, None) for name in PARTS]
+    digest.update(b"".join(part.__getstate__() for part in parts if part is not None))
+    digest.update(f"{tokenizer} {getattr(tokenizer, 'split_special_tokens', None)}".encode())
     return digest.hexdigest()
 
 

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from psychlm.cluster import run_pieces
 from psychlm.device import Device
-from psychlm.lm._errors import check_limit, check_option
+from psychlm.frames import refuse
+from psychlm.lm._errors import ModelError, check_limit, check_option
 from psychlm.lm._load import LanguageModel, find_checkpoint, load, named_models
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
@@ -160,6 +161,8 @@ def surprisal(
     """
     check_option("unit", unit, ("word", "token", "sentence"))
     check_limit("batch_tokens", batch_tokens, 1)
+    if unit != "word" and (entropy or rank):
+        raise ModelError(f"entropy and rank are those of words; leave them out with unit={unit!r}")
     is_text = not isinstance(words, pd.DataFrame)
     frame = words if isinstance(words, pd.DataFrame) else words_of(words)
     prepared, changes = prepare_words(frame, clean=clean)
@@ -297,6 +300,8 @@ def _by_token(
 def _by_sentence(scored: pd.DataFrame) -> pd.DataFrame:
     """Return the sum of the surprisals of each sentence's words, and their means."""
     keys = ["text_id", "sentence_id"] if "sentence_id" in scored else ["text_id"]
+    nowhere = scored.loc[scored[keys[-1]].isna(), "word"]
+    refuse("words", nowhere, "have no sentence_id; number it, or drop the column")
     groups = scored.groupby(keys, sort=False)
     total = groups["surprisal_bits"].agg(lambda bits: bits.sum(skipna=False))
     n_words, n_tokens = groups.size(), groups["n_tokens"].sum()

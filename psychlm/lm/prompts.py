@@ -101,7 +101,7 @@ class Prompt:
     prompt : str
         The text before the choice, ``"Question: {prompt}\\nAnswer:"``.
     choice : str
-        What is added for a choice; it begins with the space between both.
+        What is added for a choice, with fields too; it begins with the space between both.
     words : mapping
         What stands for a choice, by its meaning (``{"entailment": "True"}``); other choices stand
         for themselves.
@@ -123,16 +123,21 @@ class Prompt:
 
     def fill(self, item: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Return the text before the choice, and what is added to it for each choice."""
-        fields = {k: v.strip() if isinstance(v, str) else v for k, v in item.items()}
+        # an empty cell is no field: "nan" would be read as a word
+        given = {k: v for k, v in item.items() if not (pd.api.types.is_scalar(v) and pd.isna(v))}
+        fields = {k: v.strip() if isinstance(v, str) else v for k, v in given.items()}
+        by_meaning = {meaning(label): word for label, word in self.words.items()}
+        words = [by_meaning.get(meaning(choice), choice).strip() for choice in item["choices"]]
         try:
             before = self.prompt.format_map(fields).rstrip()
+            added = tuple(self.choice.format_map(fields | {"choice": word}) for word in words)
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise FrameError(
-                f"the prompt {self.prompt!r} cannot be filled ({error!r}); its fields are columns "
-                f"of the items, {list(item)}, and braces of the text itself are doubled"
+                f"the prompt {self.prompt!r} with {self.choice!r} cannot be filled for item "
+                f"{item.get('item_id')!r} ({error!r}); its fields are columns of the items that "
+                f"are not empty there, {list(given)}, and braces of the text itself are doubled"
             ) from None
-        words = [self.words.get(meaning(choice), choice).strip() for choice in item["choices"]]
-        return before, tuple(self.choice.replace("{choice}", word) for word in words)
+        return before, added
 
 
 PROMPTS = {

@@ -24,12 +24,13 @@ GRADES = pd.DataFrame({"q:1": [1.0, 0.0], "q:2": [1.0, 1.0]}, ["org/first", "sec
 
 def write_lines(file: Path, rows: list[dict]) -> None:
     file.parent.mkdir(exist_ok=True)
-    file.write_text("\n".join(map(json.dumps, rows)))
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
 
 
 def log_samples(file: Path, *samples: tuple, test: str = "") -> None:
     """Write samples as the harness logs them: (doc_id, acc, filter)."""
-    rows = [{"doc_id": n, "acc": acc, "doc_hash": f"{n} {test}"} for n, acc, _ in samples]
+    # the harness writes characters as they are, and some of them end a line for str.splitlines
+    rows = [{"doc_id": n, "acc": acc, "doc_hash": f"{n} \u2028{test}"} for n, acc, _ in samples]
     filters = [{"filter": used} if used else {} for _, _, used in samples]
     write_lines(file, [row | used for row, used in zip(rows, filters, strict=True)])
 
@@ -175,6 +176,36 @@ def test_raw_answers_are_graded_by_a_key_and_missing_codes_are_not_wrong(read, t
         read(RAW, key=tmp_path / "key.csv")
 
 
+# choices and names that a reader of tables may take for numbers, logical values or missing cells
+CHOICES = ["A", "B", "TRUE", "None", "n/a", "1,3", "1,30", "10", "2"]
+NAMES = ["007", "7", "1e5", "100000", "3", "12", "9", "q a", "TRUE"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("mark", [",", ";"])
+@pytest.mark.parametrize("layout", ["wide", "long", "wide without persons"])
+def test_names_and_choices_are_those_of_the_file(layout, mark, seed, tmp_path):
+    """Reference: the answers and the key before they are written; 9 is missing, and an item too."""
+    rng = np.random.default_rng(seed)
+    persons, items = rng.permutation(NAMES)[:7], rng.permutation(NAMES)[:5]
+    raw = pd.DataFrame(rng.choice([*CHOICES, "9", " 9 ", ""], (7, 5)), persons, items)
+    key = pd.Series(rng.choice(CHOICES, 5), items)
+    key.iloc[0] = raw.iloc[0, 0] = "None"
+    raw.iloc[:, 1:] = raw.iloc[:, 1:].where(rng.random((7, 4)) < 0.7, key.iloc[1:], axis=1)
+    right = raw.eq(key, axis=1).astype(float).mask(raw.isin(["9", " 9 ", ""]))
+    table = raw.rename_axis(index="person", columns="item").reset_index()
+    if layout == "long":
+        table = table.melt("person", value_name="answer")[["item", "answer", "person"]]
+    elif layout == "wide without persons":
+        table, right = raw, right.set_axis([*"1234567"], axis=0)
+    table.to_csv(tmp_path / "answers.csv", index=False, sep=mark)
+    key.rename_axis("item").to_csv(tmp_path / "key.csv", sep=mark)
+    graded = corpora.read_responses(tmp_path / "answers.csv", key=tmp_path / "key.csv", missing=[9])
+    expected = right.dropna(how="all").loc[graded.index, graded.columns]
+    assert set(graded.columns) == set(items)
+    pd.testing.assert_frame_equal(graded, expected, check_names=False, check_index_type=False)
+
+
 def test_ratings_and_rows_without_names_are_recognised(read):
     ratings = read(RATINGS, missing=["-9"])
     assert ratings.level == "ratings" and ratings.responses["q1"].isna().tolist() == [0, 0, 1]
@@ -210,6 +241,9 @@ JUDGED["samples"] = [{"id": 7, "scores": {"judge": {"value": "P"}}}]
         ("a.csv", RAW, {"key": {"q1": "x", "q2": "y"}}, "nobody chose the right answer of .*'q1'"),
         ("a.csv", RATINGS, {}, "values other than 0, 1"),
         ("a.csv", RATINGS, {"drop": ["age"]}, r"no columns \['age'\]"),
+        ("a.csv", RAW, {"key": {"q1": "b", "q2": "2"}}, r"\['q1'\] have .* capital letters only"),
+        ("a.csv", "id,q\na,3\na,5\n", {"ratings": True}, r"persons \['a'\] occur more than once"),
+        ("a.csv", "item,person,acc\n1,a,0\nNA,a,1\n", {}, r"rows \[2\] have no name in 'item'"),
         ("a.csv", TWICE, {}, "1 answers to the same item by the same person"),
         ("a.csv", "person,q1,q2\na,1,0\nb,0,1,1\n", {}, "rows have more cells than the 3 names"),
         ("a.csv", "person,q1,q1\na,1,0\nb,0,1\n", {}, r"\['q1'\] occur more than once"),

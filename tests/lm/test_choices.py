@@ -381,6 +381,27 @@ def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -
         Prompt("{prompt}", choice=" answer")
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_prompt_of_ones_own_has_the_words_and_fields_that_it_names(seed) -> None:
+    """Reference: str.format. Braces in an item are text, and an empty cell is no word "nan"."""
+    rng = np.random.default_rng(seed)
+    words = {"Yes": "{True}", "NOT_entailment": "no", "n": "neither"}
+    texts = ["{a}", "b{{", "c }", "nan", "", "d{0}"]
+    items = pd.DataFrame({"prompt": rng.choice(texts, 8), "number": rng.integers(9, size=8)})
+    items["item_id"], items["choices"] = range(8), [list(words)] * 8
+    items["context"] = rng.choice(texts, 8)
+    own = Prompt("{context}: {prompt}?", choice=" ({number}) {choice}", words=words)
+    expected = [
+        (f"{c}: {p}?", tuple(f" ({n}) {word}" for word in words.values()), "Answer:")
+        for p, n, c in zip(items["prompt"], items["number"], items["context"], strict=True)
+    ]
+    assert fill_prompts(items, own) == expected
+    for nothing in (np.nan, None, pd.NA):
+        items["context"] = [*texts, "x", nothing]
+        with pytest.raises(FrameError, match=r"for item 7 \(KeyError\('context'\)\)"):
+            fill_prompts(items, own)
+
+
 @pytest.mark.parametrize("most", [3, 0])
 @pytest.mark.filterwarnings("ignore:out of memory")
 def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_not_hold_is_named(

@@ -12,6 +12,8 @@ import tiny_models as tiny
 import torch
 import transformers
 from plain_transformers import token_bits
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
 
 from psychlm import lm
@@ -102,6 +104,31 @@ def test_a_model_whose_weights_are_put_back_is_that_of_its_files_again(gpt2) -> 
         model.network.transformer.wte.weight.data.mul_(factor)
         assert model.revision == known
     np.testing.assert_array_equal(bits(model), before)
+
+
+TOKENIZER_EDITS = {
+    "normalizer": lambda one: setattr(one.backend_tokenizer, "normalizer", Lowercase()),
+    "pieces": lambda one: setattr(one.backend_tokenizer, "pre_tokenizer", ByteLevel()),
+    "special": lambda one: setattr(one, "split_special_tokens", True),
+}
+
+
+@pytest.mark.parametrize("edit", TOKENIZER_EDITS)
+def test_an_edited_tokenizer_gives_its_own_numbers_and_not_those_of_the_files(edit, gpt2) -> None:
+    model = lm.load(gpt2, "cpu")
+    assert model.revision is not None
+    nats(model), model.tokenizer(["a sea", "a"], truncation=True, max_length=1)
+    assert model.revision is not None  # to use a tokenizer does not change it
+    text = "The sea, the Sea <|endoftext|> sea."
+    before = lm.surprisal(text, model)["surprisal_bits"]
+    TOKENIZER_EDITS[edit](model.tokenizer)
+    edited, plain = (
+        lm.surprisal(text, one)["surprisal_bits"].to_numpy()
+        for one in (model, lm.wrap(model.network, model.tokenizer))
+    )
+    np.testing.assert_array_equal(edited, plain)
+    assert np.abs(edited - before).max() > 0.01
+    assert model.revision is None
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5"])

@@ -125,6 +125,11 @@ def test_sentences_that_are_alike_are_a_tie_and_pairs_that_cannot_be_judged_are_
     assert lm.minimal_pairs(alike, model, by="kind").pairs["correct"].tolist() == [0.5]
     with pytest.raises(lm.ModelError, match="no score"):
         lm.minimal_pairs(alike, model, by="kind", bos=None)
+    with pytest.raises(FrameError, match="kind is 'all' for some pairs"):
+        lm.minimal_pairs(alike.assign(kind="all"), model, by="kind")
+    outside = lm.words_of("the sea. the").assign(sentence_id=[1, 1, np.nan])
+    with pytest.raises(FrameError, match=r"words \['the'\] have no sentence_id"):
+        lm.surprisal(outside, model, unit="sentence")
     with pytest.raises(FrameError, match="good, bad and phenomenon"):
         lm.minimal_pairs(alike, model)
     (tmp_path / "plain.jsonl").write_text('{"sentence": "a b"}')

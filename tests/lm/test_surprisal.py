@@ -392,6 +392,12 @@ def test_out_of_memory_halves_the_batch_and_a_text_that_does_not_fit_loses_no_ot
         (SEA, {"batch_tokens": 0}, lm.ModelError, "from 1 on"),
         (SEA, {"temperature": 0}, lm.ModelError, "must be above 0"),
         (SEA, {"unit": "line"}, lm.ModelError, "unit 'line' is unknown"),
+        (
+            SEA,
+            {"unit": "token", "entropy": True},
+            lm.ModelError,
+            "unit='token'",
+        ),
         ("  \n", {}, FrameError, "holds no word"),
         ([], {}, FrameError, "no text was given"),
         ("x" * 10 * 2**20, {}, FrameError, "10,485,760 characters.* may have 10,000"),

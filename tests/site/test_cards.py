@@ -42,6 +42,14 @@ def test_a_bad_file_stops_before_anything_runs(study: Path, monkeypatch) -> None
     assert "does not exist" in refused("card", "corpus", "none.csv")
     wrong = refused("card", "corpus", "mine.csv", "--columns", "ID")
     assert "write --columns subject=ID" in wrong
+    for more in (["--group", "sex"], ["--key", "key.csv"], ["--missing", "9"]):
+        assert "need the file of ANSWERS" in refused("card", "test", *more)
+    corpora.lsat6().to_csv("answers.csv")
+    said = refused("card", "test", "answers.csv", "--group", "sex")
+    assert "--group sex is no column of groups, []" in said
+    assert "the file of WORDS" in refused("card", "corpus", "--columns", "subject=ID")
+    said = refused("card", "corpus", "mine.csv", "mine.csv", "--columns", "subject=ID")
+    assert "columns= names those of one table" in said
 
 
 def test_a_card_is_refused_among_the_reports_and_over_its_input(study: Path, monkeypatch) -> None:
