@@ -349,8 +349,16 @@ def _is_text(values: pd.Series) -> bool:
 
 
 def _are_ratings(responses: pd.DataFrame) -> bool:
-    """Return whether all columns are whole numbers of few values, and some are not 0 and 1."""
-    if not all(map(is_numeric, responses.dtypes)) or responses.isin((0, 1, np.nan)).all(axis=None):
+    """Return whether all columns are whole numbers of few values, and some are not 0 and 1.
+
+    A few such columns beside many of 0 and 1 are refused, for covariates (class, age) look so.
+    """
+    binary = responses.isin((0, 1, np.nan)).all()
+    if not all(map(is_numeric, responses.dtypes)) or binary.all():
         return False
     whole = (responses.stack().dropna() % 1 == 0).all()
-    return bool(whole and (responses.nunique() <= CATEGORIES).all())
+    if not whole or (responses.nunique() > CATEGORIES).any():
+        return False
+    few = binary.index[~binary] if binary.mean() > 0.5 else []
+    refuse("columns", few, "hold other numbers than 0 and 1; drop= what is no item, or give level=")
+    return True

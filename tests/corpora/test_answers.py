@@ -223,6 +223,11 @@ def test_names_and_choices_are_those_of_the_file(layout, mark, seed, tmp_path):
 def test_ratings_and_rows_without_names_are_recognised(read):
     ratings = read(RATINGS, missing=["-9"])
     assert ratings.level == "ratings" and ratings.responses["q1"].isna().tolist() == [0, 0, 1]
+    mixed = "id,class,q1,q2\na,3,1,0\nb,4,0,1\nc,3,1,1\n"
+    with pytest.raises(FrameError, match=r"columns \['class'\] hold other numbers than 0 and 1"):
+        read(mixed)
+    assert read(mixed, drop=["class"]).level == "binary"
+    assert read(mixed, level="ratings").responses.shape == (3, 3)
     unnamed = read("q1,q2\n1,0\n0,1\n1,1\n")
     assert unnamed.responses.to_numpy().tolist() == [[1, 0], [0, 1], [1, 1]]
     assert "without a column of persons" in unnamed.recognised
