@@ -453,8 +453,8 @@ def responses(source: str, models: tuple[str, ...], spreadsheet: bool, **options
     from psychlm import corpora, lm
 
     outputs = [options.pop("out"), options.pop("logprobs")]
-    for out in outputs:
-        check_out(out, source)
+    for out, other in zip(outputs, outputs[::-1], strict=True):
+        check_out(out, source, *([other] if other else []))
     items = corpora.read_items(source)
     options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
     if options["bos"] == "none":

@@ -61,6 +61,8 @@ def read_bank(bank: str, questions: str | None) -> tuple[Any, Any, Any]:
     from psychlm import corpora, irt
 
     if bank == "diagnostic":
+        if questions is not None:
+            raise click.BadParameter("--questions are the texts of a bank of your own: name --bank")
         responses = corpora.laverghetta2021().models
         responses = responses.loc[:, responses.nunique() > 1]
         # 240 models say little about single slopes

@@ -113,7 +113,9 @@ def test(
         if key or group or missing:
             raise click.BadParameter("--key, --group and --missing need the file of ANSWERS")
     else:
-        groups = corpora.read_answers(answers, key=key, missing=missing).groups
+        named = ("items", "drop", "level")
+        more = {name: value for name, value in parameters.items() if name in named and value}
+        groups = corpora.read_answers(answers, key=key, missing=missing, **more).groups
         if group and group not in groups:
             raise click.BadParameter(f"--group {group} is no column of groups, {list(groups)}")
     options |= {"file": answers, "key": key, "missing": list(missing)}

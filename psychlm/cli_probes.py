@@ -65,6 +65,8 @@ def confuse(source: Path, probe: Any, out: Path, seed: int, extra: int, drop_unf
     from psychlm.probes import confusion
 
     check_out(out, source, suffixes=(".jsonl", ".json"))
+    if extra != 1 and probe != "more-choices":
+        raise click.BadParameter(f"--extra is an option of more-choices; {probe} adds no choice")
     original = corpora.read_items(source)
     if drop_unfit:
         original, unfit = confusion.drop_unfit(original)

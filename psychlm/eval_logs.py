@@ -147,7 +147,8 @@ def _inspect(header: Row, samples: Iterable[Row]) -> Iterator[Row]:
                 "right (C, 1) nor wrong (I, N, 0)"
             )
         epoch = f":{sample['epoch']}" if sample.get("epoch", 1) > 1 else ""
-        item, date = f"{about['task']}:{sample['id']}{epoch}", about.get("created", "")
+        item, date = f"{about['task']}:{sample['id']}{epoch}", about.get("created")
+        date = str(pd.to_datetime(date, utc=True)) if date else ""  # clocks of several places
         yield _row("Inspect", about["model"], item, grade, date=date)
 
 

@@ -70,7 +70,7 @@ def check_out(out: Path | None, *inputs: str | Path, suffixes: tuple[str, ...] =
     if out.suffix not in suffixes:
         raise click.BadParameter(f"{out.name} ends in none of {', '.join(suffixes)}")
     if any(out.resolve() == Path(given).resolve() for given in inputs):
-        raise click.BadParameter(f"{out} is the input; name another file for the output")
+        raise click.BadParameter(f"{out} is the input or another output; name another file")
     out.parent.mkdir(parents=True, exist_ok=True)
 
 

@@ -71,6 +71,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("responses items.jsonl --model ./gpt2 --prompt poem", "no prompt 'poem'"),
         ("adapt --model ./gpt2 --bank arc", "the texts of its items"),
         ("adapt --model ./gpt2 --bank fit.json", "the texts of its items"),
+        ("adapt --model ./gpt2 --questions items.jsonl", "name --bank"),
+        (
+            "probes confuse items.jsonl --probe no-question --extra 2 --out n.jsonl",
+            "adds no choice",
+        ),
+        ("responses items.jsonl --model ./gpt2 --out n.csv --logprobs n.csv", "another output"),
         (f"new {'x' * 300}", "at most 100 printable characters"),
         ("data where nothing", "no dataset is named 'nothing'"),
         ("run zz", "no notebook is 'zz'"),

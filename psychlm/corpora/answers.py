@@ -19,6 +19,7 @@ from psychlm.frames import (
     format_names,
     header_of,
     is_numeric,
+    numbers_of,
     read_csv,
     refuse,
 )
@@ -29,6 +30,7 @@ PERSONS += ["id", "uuid", "userid", *(f"{name}_id" for name in PERSONS)]
 ITEMS = ["item", "question", "item_id", "question_id", "sample_id", "doc_id", "instance_id"]
 VALUES = ["correct", "score", "rating", "response", "answer", "is_correct", "acc", "accuracy"]
 VALUES += ["grade", "value", "evaluation.is_correct", "evaluation.score"]
+RAW = ["response", "answer"]  # what a key grades, also beside grades
 Key: TypeAlias = str | Path | Mapping[str, object] | pd.Series  # of right answers, by item
 WIDE = 2000  # columns beyond which a CSV file of numbers is not read by pandas
 # cells that are no answer, where a key grades text; "None" may be a choice
@@ -222,7 +224,8 @@ def _shaped(
 ) -> tuple[pd.DataFrame, str]:
     """Return a wide or long table as a wide one, persons in its index, and its layout."""
     lower = {name.lower(): name for name in table.columns}
-    of_kinds = [[lower[n] for n in names if n in lower] for names in (PERSONS, ITEMS, VALUES)]
+    values = VALUES if key is None else [*RAW, *VALUES]
+    of_kinds = [[lower[n] for n in names if n in lower] for names in (PERSONS, ITEMS, values)]
     if items is not None or not all(of_kinds):
         return _with_persons(table, key)
     person, item, value = (columns[0] for columns in of_kinds)
@@ -299,7 +302,7 @@ def _answers(
     if key is not None:
         raw = responses.apply(_as_text)
         responses = _graded(raw, key[chosen])
-        groups = groups.apply(_as_numbers)  # the table was read as text
+        groups = groups.apply(numbers_of).apply(_as_numbers)  # the table was read as text
         level, kind = "binary", "raw answers and a key"
     else:
         level = level or ("ratings" if _are_ratings(responses) else "binary")
@@ -346,8 +349,16 @@ def _is_text(values: pd.Series) -> bool:
 
 
 def _are_ratings(responses: pd.DataFrame) -> bool:
-    """Return whether all columns are whole numbers of few values, and some are not 0 and 1."""
-    if not all(map(is_numeric, responses.dtypes)) or responses.isin((0, 1, np.nan)).all(axis=None):
+    """Return whether all columns are whole numbers of few values, and some are not 0 and 1.
+
+    A few such columns beside many of 0 and 1 are refused, for covariates (class, age) look so.
+    """
+    binary = responses.isin((0, 1, np.nan)).all()
+    if not all(map(is_numeric, responses.dtypes)) or binary.all():
         return False
     whole = (responses.stack().dropna() % 1 == 0).all()
-    return bool(whole and (responses.nunique() <= CATEGORIES).all())
+    if not whole or (responses.nunique() > CATEGORIES).any():
+        return False
+    few = binary.index[~binary] if binary.mean() > 0.5 else []
+    refuse("columns", few, "hold other numbers than 0 and 1; drop= what is no item, or give level=")
+    return True

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, refuse
 
 # Distractors in tables: the easiest first
 ORDER = ("random", "sister", "hypernym", "hyponym", "sense")
@@ -26,6 +26,8 @@ def _by_cluster(items: pd.DataFrame, correct: pd.Series, keys: list[str]) -> pd.
     columns = list(dict.fromkeys(["item_id", "cluster", *keys]))
     if missing := [column for column in columns if column not in items.columns]:
         raise FrameError(f"the items lack the columns {missing}; probes have them when built")
+    unnamed = items.loc[items[columns].isna().any(axis=1), "item_id"]
+    refuse("items", unnamed, f"have an empty cell in one of the columns {columns}; leave them out")
     unknown = items.loc[~items["item_id"].isin(correct.index), "item_id"]
     if len(unknown):
         raise FrameError(f"{len(unknown)} items have no grade, {unknown.iloc[0]!r} among them")

@@ -122,6 +122,19 @@ def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_t
         corpora.read_responses(tmp_path)
 
 
+def test_the_latest_run_counts_whatever_the_clock_says(tmp_path):
+    header, samples = inspect_run("m", {1: 0.0})
+    times = [
+        "2024-05-01T10:00:00+02:00",
+        "2024-05-01T09:00:00.5+00:00",
+        "2024-05-01T04:00:00-04:00",
+    ]
+    for i, (time, grade) in enumerate(zip(times, "ICI", strict=True)):
+        header["eval"]["created"], samples[0]["scores"]["match"]["value"] = time, grade
+        write_lines(tmp_path / f"{i}.json", [header | {"samples": samples}])
+    assert corpora.read_responses(tmp_path).to_numpy().tolist() == [[1.0]]
+
+
 @pytest.mark.parametrize(
     "names", [("model_id", "sample_id", "is_correct"), ("Student", "Item", "score")]
 )
@@ -196,6 +209,7 @@ def test_names_and_choices_are_those_of_the_file(layout, mark, seed, tmp_path):
     table = raw.rename_axis(index="person", columns="item").reset_index()
     if layout == "long":
         table = table.melt("person", value_name="answer")[["item", "answer", "person"]]
+        table["correct"] = rng.integers(0, 2, len(table))  # grades by another key
     elif layout == "wide without persons":
         table, right = raw, right.set_axis([*"1234567"], axis=0)
     table.to_csv(tmp_path / "answers.csv", index=False, sep=mark)
@@ -209,6 +223,11 @@ def test_names_and_choices_are_those_of_the_file(layout, mark, seed, tmp_path):
 def test_ratings_and_rows_without_names_are_recognised(read):
     ratings = read(RATINGS, missing=["-9"])
     assert ratings.level == "ratings" and ratings.responses["q1"].isna().tolist() == [0, 0, 1]
+    mixed = "id,class,q1,q2\na,3,1,0\nb,4,0,1\nc,3,1,1\n"
+    with pytest.raises(FrameError, match=r"columns \['class'\] hold other numbers than 0 and 1"):
+        read(mixed)
+    assert read(mixed, drop=["class"]).level == "binary"
+    assert read(mixed, level="ratings").responses.shape == (3, 3)
     unnamed = read("q1,q2\n1,0\n0,1\n1,1\n")
     assert unnamed.responses.to_numpy().tolist() == [[1, 0], [0, 1], [1, 1]]
     assert "without a column of persons" in unnamed.recognised

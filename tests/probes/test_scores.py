@@ -79,6 +79,9 @@ def test_questions_without_a_grade_are_named_and_unasked_ones_do_not_count():
         scores.instance_accuracy(items, grades(items, [1, 1, 1, 1]).drop("q3"))
     with pytest.raises(FrameError, match="lack the columns"):
         scores.cluster_accuracy(items.drop(columns="cluster"), grades(items, [1, 1, 1, 1]))
+    nowhere = items.assign(cluster=["a", "a", "b", None])
+    with pytest.raises(FrameError, match=r"items \['q3'\] have an empty cell"):
+        scores.instance_accuracy(nowhere, grades(items, [1, 1, 1, 1]))
     table = scores.cluster_accuracy(items, grades(items, [1, np.nan, 1, 0])).loc["definitions"]
     assert (table["n_questions"], table["accuracy"]) == (3, 0.5)
 
