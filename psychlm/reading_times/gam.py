@@ -203,6 +203,8 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
     data = _complete_rows(parsed, readings, State())
     used = (parsed.response, *parsed.variables)
     short = {name: re.sub(r"\W+", "_", name).strip("_") for name in used}
+    if len({*short.values()}) < len(short):
+        raise FormulaError(f"{formula!r}: two variables have one name in bambi ({short}); rename")
     is_factor = {name: not pd.api.types.is_numeric_dtype(data[name]) for name in used}
     terms = [":".join(short[name] for name in term) for term in parsed.linear]
     for smooth in parsed.smooths:

@@ -184,6 +184,8 @@ def test_bambi_gets_groups_smooths_and_computed_columns(frame):
     assert set(data) == {"log_y_ms", "scale_x", "old", "z", "g", "subject", "x"}
     assert data["log_y_ms"].to_numpy() == pytest.approx(np.log(frame["y_ms"]))
     assert data["scale_x"].std() == pytest.approx(1)
+    with pytest.raises(ValueError, match="two variables have one name in bambi"):
+        reading.to_bambi(frame, "y_ms ~ log(z + 1) + log(z * 1)")
 
 
 def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
