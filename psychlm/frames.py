@@ -46,8 +46,8 @@ def refuse(kind: str, names: Iterable[Hashable], flaw: str) -> None:
 def label_of(one: object) -> str:
     """Return the name of a person, an item or a choice: 2.0 and 2 are the same.
 
-    >>> [label_of(one) for one in (2.0, 2, "2.0")]
-    ['2', '2', '2.0']
+    >>> label_of(2.0), label_of(2), label_of("2.0")
+    ('2', '2', '2.0')
     """
     return str(int(one) if isinstance(one, float) and one.is_integer() else one)
 
