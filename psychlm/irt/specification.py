@@ -351,7 +351,7 @@ def check_groups(
             )
         group = pd.Series(given, index=persons)
     refuse("persons", group.index[group.index.duplicated()], "have more than one group")
-    labels = group.reindex(persons)
+    labels = group.reindex(persons).astype(object)  # categories that nobody has are none
     refuse("persons", persons[labels.isna()], "have no group; give one, or drop them")
     names = list(dict.fromkeys(labels))
     first = names[0] if reference is None else reference

@@ -234,6 +234,9 @@ def test_persons_with_missing_responses_are_set_aside_and_counted(rng):
     complete = incomplete.dropna()
     set_aside = mantel_haenszel(incomplete, group, purify=False)
     assert set_aside.n_set_aside == len(incomplete) - len(complete)
-    group = group[complete.index].to_numpy()  # groups may be an array, in the order of persons
-    expected = mantel_haenszel(complete, group, purify=False).items
-    pd.testing.assert_frame_equal(set_aside.items, expected)
+    # Groups may be an array in the order of persons, or categories, some of which nobody has.
+    in_order = group[complete.index].to_numpy()
+    categories = pd.Series(pd.Categorical(group, ["nobody", *group.unique()]), group.index)
+    for given in (in_order, categories.sample(frac=1, random_state=0)):
+        found = mantel_haenszel(complete, given, reference=group.iloc[0], purify=False).items
+        pd.testing.assert_frame_equal(set_aside.items, found)
