@@ -79,6 +79,8 @@ def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
     """Train an n-gram model (interpolated modified Kneser-Ney).
 
     Where a text is too small for its discounts to be estimated, they are 0.5, 1 and 1.5."""
+    if order < 1:
+        raise ValueError(f"order is {order}; it must be 1 or more")
     vocabulary = {"<s>": BEGIN, "</s>": END, "": UNSEEN}
     words = np.array([vocabulary.setdefault(t, len(vocabulary)) for t in _marked(sentences)])
     if not len(words):
