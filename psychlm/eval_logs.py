@@ -56,10 +56,20 @@ def read(path: Path) -> pd.DataFrame:
         names = ("samples_*.jsonl", "*.eval", "per_instance_stats.json")
         files = sorted({file for name in names for file in path.rglob(name)})
         files = files or sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")])
-    rows = [row for file in files for row in _rows(file)]
+    rows = [row | {"file": str(file)} for file in files for row in _rows(file)]
     if not rows:
         raise ValueError(f"no graded answers are in it; a folder holds {EXPECTED}")
-    table = pd.DataFrame(rows).sort_values("date", kind="stable")  # dates sort as text
+    table = pd.DataFrame(rows)
+    # A later run replaces an earlier one; within a file an answer has one grade.
+    answer = ["file", "person", "item"]
+    differs = table.duplicated(answer) & ~table.duplicated([*answer, "correct"])
+    if differs.any():
+        file, person, item = table.loc[differs.idxmax(), answer]
+        raise ValueError(
+            f"{file} grades the answer of {person!r} to {item!r} twice, and differently; keep one "
+            "sample of each item"
+        )
+    table = table.drop(columns="file").sort_values("date", kind="stable")  # dates sort as text
     table = table.drop_duplicates(["person", "item"], keep="last").sort_index()
     documents = table.groupby("item")["document"].nunique()
     if (documents > 1).any():
@@ -122,7 +132,9 @@ def _grade(values: Row, what: str) -> Any:
 
 def _harness(file: Path, samples: Iterable[Row]) -> Iterator[Row]:
     """Yield the answers of ``<model>/samples_<task>_<date>.jsonl``."""
-    task, _, date = file.stem.removeprefix("samples_").rpartition("_")
+    # Without a date behind it, all of the name is the task: "arc_easy" is no task "arc" of "easy".
+    named = re.fullmatch(r"(?:samples_)?(.*?)(?:_(\d{4}-\d\d-\d\d\S*))?", file.stem)
+    task, date = named.groups(default="") if named else (file.stem, "")
     model = file.parent.name.replace("__", "/")
     for sample in samples:
         grade = _grade(sample, f"task {task!r} in {file.name}")

@@ -174,6 +174,8 @@ class Network:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"unknown network {self.kind!r}; choose one of {list(get_args(Kind))}")
+        if self.tanh_layers is not None and self.kind in ("mlp", "cnn"):
+            raise ValueError(f"a {self.kind!r} network has no tanh layers; leave tanh_layers out")
         if self.classes < 2:
             raise ValueError(f"a classifier needs two or more classes, not {self.classes}")
         if self.kind == "cnn" and (len(self.shape) != 3 or min(self.shape[1:]) < 4):

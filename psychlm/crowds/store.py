@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from psychlm import data
 from psychlm.cluster import run_pieces
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
-from psychlm.crowds.training import train
+from psychlm.crowds.training import check_vocabulary, checked_answers, train
 from psychlm.device import torch_device, total_bytes
 
 if TYPE_CHECKING:
@@ -118,18 +119,21 @@ def train_crowd(
     >>> import torch
     >>> x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).int()
-    >>> crowd = train_crowd("encoder", x, y, x[:10], y[:10], n_models=3, n_epochs=2, device="cpu")
+    >>> crowd = train_crowd("encoder", x, y, x[:10], y[:10], n_models=3, epochs=2, device="cpu")
     >>> crowd.responses.shape
     (3, 10)
     """
     labels = np.asarray(targets)
-    sizes = {key: options.pop(key) for key in ("size", "hidden", "tanh_layers") if key in options}
     if not isinstance(network, Network):
+        names = options.keys() & {"size", "hidden", "tanh_layers"}
+        sizes = {name: options.pop(name) for name in names}
         network = Network.for_inputs(network, inputs, int(labels.max()) + 1, **sizes)
     members = draw_members(n_models, seed, train_fraction=train_fraction, label_noise=label_noise)
     if development is not None:
         development = (development[0], np.asarray(development[1]))
-    training, test = (network, inputs, labels), (items, np.asarray(answers))
+    check_vocabulary(items, inputs.vocabulary if isinstance(inputs, Encoded) else None)
+    test = (items, checked_answers(items, answers, network.classes))
+    training = (network, inputs, labels)
     options["development"] = development
     task = {"training": training, "test": test, "options": options}
 
@@ -149,7 +153,7 @@ def train_crowd(
             try:
                 with np.load(path) as stored:
                     done[number] = dict(stored)
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
                 continue  # absent, or written by a machine that lost power: train it again
 
     # Train what is missing, and write each chunk when it is done.

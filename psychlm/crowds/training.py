@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from psychlm.crowds.networks import (
     Kind,
     Network,
     TextBatch,
+    Vocabulary,
     Weights,
     forward,
     initial_weights,
@@ -72,9 +73,11 @@ class TrainedCrowd:
     history: pd.DataFrame
     best_epoch: NDArray[np.int64]  # (models,) from 1; 0 for a member that diverged in its first
     diverged: NDArray[np.bool_]  # (models,) whose loss was not finite; they answer nothing (NaN)
+    vocabulary: Vocabulary | None = None  # of the training texts
 
     def log_probabilities(self, inputs: Inputs) -> NDArray[np.float32]:
         """Return the (models, n, classes) log-probabilities (nats), NaN for diverged members."""
+        check_vocabulary(inputs, self.vocabulary)
         logits = predict_logits(self.network, self.weights, inputs)
         values = logits.log_softmax(2).cpu()
         values[torch.from_numpy(self.diverged)] = torch.nan
@@ -86,21 +89,36 @@ class TrainedCrowd:
         ``inputs`` are n items, encoded with the vocabulary of the training texts, ``answers`` their
         right classes; the index of a Series names the items.
         """
-        gold = np.asarray(answers)
-        if gold.shape != (len(inputs),):
-            raise FrameError(f"{len(inputs)} items need as many answers, not {gold.shape}")
-        wrong = np.flatnonzero((gold < 0) | (gold >= self.network.classes))
-        if len(wrong):
-            raise FrameError(
-                f"the answers of items {wrong[:5].tolist()} (counted from 0) are not among the "
-                f"{self.network.classes} classes, which count from 0"
-            )
+        gold = checked_answers(inputs, answers, self.network.classes)
         correct = self.log_probabilities(inputs).argmax(2) == gold
         graded = np.where(self.diverged[:, None], np.nan, correct)
         names = [f"item{i}" for i in range(len(gold))]
         columns = answers.index if isinstance(answers, pd.Series) else names
         persons = [f"model{i:04d}" for i in range(len(graded))]
         return pd.DataFrame(graded, persons, columns).rename_axis(index="person", columns="item")
+
+
+def check_vocabulary(inputs: Inputs, vocabulary: Vocabulary | None) -> None:
+    """Raise if texts were encoded with other words than those that a crowd was trained on."""
+    if isinstance(inputs, Encoded) and vocabulary not in (None, inputs.vocabulary):
+        raise FrameError(
+            "the texts have another vocabulary than the training texts, so that their numbers mean "
+            "other words; encode them with encode_texts(..., vocabulary=training_texts.vocabulary)"
+        )
+
+
+def checked_answers(inputs: Inputs, answers: ArrayLike, classes: int) -> NDArray[Any]:
+    """Return the right classes of items as an array; FrameError if they do not fit the items."""
+    gold = np.asarray(answers)
+    if gold.shape != (len(inputs),):
+        raise FrameError(f"{len(inputs)} items need as many answers, not {gold.shape}")
+    wrong = np.flatnonzero(~((gold >= 0) & (gold < classes)))
+    if len(wrong):
+        raise FrameError(
+            f"the answers of items {wrong[:5].tolist()} (counted from 0) are not among the "
+            f"{classes} classes, which count from 0"
+        )
+    return gold
 
 
 @torch.no_grad()
@@ -244,7 +262,16 @@ def train(
     """
     device = torch_device(device, "crowds.train")
     labels = np.asarray(targets)
-    if not isinstance(network, Network):
+    for name, number in {"epochs": epochs, "batch_size": batch_size, "patience": patience}.items():
+        if number < 1:
+            raise ValueError(f"{name} is {number}; it must be 1 or more")
+    if isinstance(network, Network):
+        if sizes:
+            raise TypeError(
+                f"{sorted(sizes)} are no arguments beside a Network; correct their names, or set "
+                "sizes in the Network"
+            )
+    else:
         classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
         network = Network.for_inputs(network, inputs, max(classes, 2), **sizes)
     if members is None:
@@ -253,10 +280,12 @@ def train(
     wanted = member_targets(labels, members, len(inputs), network.classes).to(device)
     wanted = wanted.expand(len(members), *wanted.shape[1:])  # a view: common targets stay one copy
     inputs = inputs.to(device)
+    vocabulary = inputs.vocabulary if isinstance(inputs, Encoded) else None
     lengths = lengths_that_count(network, inputs)
     if development is not None:
+        check_vocabulary(development[0], vocabulary)
         held_out = development[0].to(device)
-        held_gold = torch.tensor(np.asarray(development[1]), device=device)
+        held_gold = torch.tensor(checked_answers(*development, network.classes), device=device)
 
     optimiser = LazyAdam(initial_weights(network, [m.seed for m in members], device), learning_rate)
     active = np.arange(len(members))  # members in the order of the stack
@@ -326,7 +355,7 @@ def train(
         for value in best.values():
             value[on_device(diverged)] = torch.nan
     table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
-    return TrainedCrowd(network, best, members, table, best_epoch, diverged)
+    return TrainedCrowd(network, best, members, table, best_epoch, diverged, vocabulary)
 
 
 def lengths_that_count(network: Network, inputs: Inputs) -> NDArray[np.int64] | None:
@@ -350,6 +379,8 @@ def train_epoch(
 
     ``active`` are the numbers of the members in the order of the stack, ``targets`` those of all.
     """
+    if loss not in get_args(Loss):
+        raise ValueError(f"loss={loss!r} should be one of {list(get_args(Loss))}")
     on_device = torch.from_numpy(schedule).to(targets.device)
     rows = torch.as_tensor(active, device=targets.device)[:, None]
     exact = float_type(targets.device)

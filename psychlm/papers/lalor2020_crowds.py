@@ -137,6 +137,11 @@ def select_by_difficulty(strategy: str, values: ArrayLike, *, fraction: float) -
     >>> select_by_difficulty("AVI", [-2.0, 0.5, 1.5], fraction=1 / 3).tolist()
     [False, True, False]
     """
+    if strategy not in STRATEGIES or not 0 <= fraction <= 1:
+        raise ValueError(
+            f"strategy={strategy!r} should be one of {STRATEGIES}, and fraction={fraction} lie "
+            "between 0 and 1"
+        )
     size = np.asarray(values, dtype=np.float64)
     if strategy.startswith("AV"):
         size = np.abs(size)

@@ -164,6 +164,8 @@ class CompetenceBased(Curriculum):
 def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallback:
     """Return one ``epoch_callback`` for a crowd whose members follow different curricula; ``which``
     is the place of each member's."""
+    if strange := set(np.asarray(which).tolist()) - set(range(len(curricula))):
+        raise ValueError(f"there are {len(curricula)} curricula, and none at {sorted(strange)}")
 
     def epoch_callback(epoch: int, state: CrowdState) -> EpochPlan:
         log_probabilities = state.log_probabilities()

@@ -60,6 +60,8 @@ def draw_workers(
     runs: int = 5,
 ) -> np.ndarray:
     """Count the labels of the first workers, in random order: (runs, sizes, items, classes)."""
+    if min(sizes) < 1 or max(sizes) > len(labels):
+        raise ValueError(f"sizes {list(sizes)} lie from 1 to {len(labels)}, the number of workers")
     given = np.stack([labels.to_numpy() == label for label in classes], axis=-1)
     order = rng.permuted(np.tile(np.arange(len(labels)), (runs, 1)), axis=1)
     rows = np.asarray(sizes) - 1

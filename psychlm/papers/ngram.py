@@ -79,10 +79,10 @@ def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
     """Train an n-gram model (interpolated modified Kneser-Ney).
 
     Where a text is too small for its discounts to be estimated, they are 0.5, 1 and 1.5."""
+    if order < 1:
+        raise ValueError(f"order is {order}; it must be 1 or more")
     vocabulary = {"<s>": BEGIN, "</s>": END, "": UNSEEN}
     words = np.array([vocabulary.setdefault(t, len(vocabulary)) for t in _marked(sentences)])
-    if not len(words):
-        raise ValueError("the text has no sentence; give sequences of tokens")
     starts = np.maximum.accumulate(np.where(words == BEGIN, np.arange(len(words)), 0))
     n_words = len(vocabulary)
     # Per order: sorted keys, the place of the n-gram that ends at each word (-1: it would begin
@@ -133,6 +133,8 @@ def _marked(sentences: Iterable[Sequence[str]]) -> list[str]:
         if "<s>" in sentence or "</s>" in sentence:
             raise ValueError(f"take <s> or </s> out of the sentence {list(sentence[:8])}")
         tokens += ["<s>", *sentence, "</s>"]
+    if not tokens:
+        raise ValueError("the text has no sentence; give sequences of tokens")
     return tokens
 
 

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -218,10 +219,10 @@ def train(
     settings = {
         "architecture": asdict(architecture),
         "training": asdict(training),
-        "words": len(vocabulary.words),
-        "text": [len(text), int(text.sum()), int(validation.sum())],
+        "words": vocabulary.words,
+        "text": [sha256(part.cpu().numpy().tobytes()).hexdigest() for part in (text, validation)],
     }
-    identity = json.dumps(settings, sort_keys=True)
+    identity = sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     path = None if folder is None else Path(folder) / "checkpoint.pt"
     if path is not None and path.is_file():
         run = _resume(path, identity, network)

@@ -37,7 +37,8 @@ def _by_cluster(items: pd.DataFrame, correct: pd.Series, keys: list[str]) -> pd.
     if ((grades < 0) | (grades > 1)).any():
         raise FrameError("grades lie between 0 and 1; these do not")
     frame = items[columns].assign(correct=grades).dropna(subset="correct")
-    groups = frame.groupby([*keys, "cluster"], observed=True)["correct"]
+    units = list(dict.fromkeys([*keys, "cluster"]))  # of tables by cluster once
+    groups = frame.groupby(units, observed=True)["correct"]
     clusters = groups.agg(["sum", "size", "min"]).reset_index()
     total = clusters.groupby(keys, observed=True)[["sum", "size"]].transform("sum")
     return clusters.assign(rate=total["sum"] / total["size"])
@@ -174,6 +175,10 @@ def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
     >>> close_distractors(items, grades)[["random", "close", "difference"]].tolist()
     [1.0, 0.0, 1.0]
     """
+    named = items[["cluster", "distractor_set"]].notna().all(axis=1)
+    refuse(
+        "items", items.loc[~named, "item_id"], "have no cluster or distractor_set; leave them out"
+    )
     frame = items[["cluster", "distractor_set"]].assign(
         question=items["item_id"].str.rsplit(":", n=1).str[0].to_numpy(),
         correct=correct.loc[items["item_id"]].to_numpy(dtype=np.float64),

@@ -190,8 +190,9 @@ class Builder:
     def build(self, recipe: Recipe | None = None, probes: Sequence[str] = PROBES) -> Probes:
         """Build probes: some of definitions, hypernymy, hyponymy, synonymy.
 
-        Each has its own random numbers: built alone or together, a probe is the same. ValueError if
-        a probe does not exist, or no question could be built at all.
+        Each has its own random numbers: built alone or together, a probe has the same questions.
+        The split is one for all probes of a build, so that it differs between builds of other
+        probes. ValueError if a probe does not exist, or no question could be built at all.
         """
         recipe = recipe or Recipe()
         frames, counts = [], []

@@ -28,6 +28,7 @@ import nbformat
 
 import psychlm
 from psychlm import data, report
+from psychlm._parameters import entries
 from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, NotebookError, Profile
 from psychlm.terminal import say
@@ -214,12 +215,14 @@ class Runner:
         )
 
     def fingerprint(self, notebook: Notebook) -> str:
-        """Hash cells, parameters, profile, cited tables, and the reports that the notebook reads.
+        """Hash cells, parameters and the files that they name, profile, cited tables, and the
+        reports that the notebook reads.
 
         Modules and data sets are compared by the checksums in the report's provenance.
         """
         parameters, source = dict(self.parameters[notebook.name]), "\n".join(notebook.code)
         settings: list[Any] = [psychlm.__version__, self.profile, parameters, notebook.cells]
+        settings.append(self.files_given(notebook))
         if notebook.reads_reports:
             numbers = {one["notebook"]: one["numbers"] for one in index.read_reports(self.reports)}
             settings.append(numbers | {notebook.name: None})
@@ -228,6 +231,20 @@ class Runner:
             if table.name.partition(".")[0] in source:
                 digest.update(table.name.encode() + table.read_bytes())
         return digest.hexdigest()
+
+    def files_given(self, notebook: Notebook) -> dict[str, str | int]:
+        """Return the checksums of files that parameters name; of those in folders, when changed."""
+        given: dict[str, str | int] = {}
+        for value in entries(notebook.parameters | dict(self.parameters[notebook.name])):
+            if isinstance(value, str) and value:
+                named = os.path.expanduser(value.partition("#")[0])
+                path = notebook.path.parent / named
+                if os.path.isfile(path):  # unlike Path.is_file no error for a long text
+                    given[value] = data.sha256(path)
+                elif os.path.isdir(path):
+                    within = (file for file in path.rglob("*") if file.is_file())
+                    given |= {str(file): file.stat().st_mtime_ns for file in within}
+        return given
 
     def unchanged(self, notebook: Notebook) -> bool:
         """Return whether its report is complete and rests on the same code, parameters and data."""

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from conftest import shared
 
-from psychlm import corpora
+from psychlm import corpora, eval_logs
 from psychlm.corpora import answers
 from psychlm.corpora.answers import read_key
 from psychlm.frames import FrameError
@@ -120,6 +120,19 @@ def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_t
     log_samples(other, *questions, test="another")
     with pytest.raises(FrameError, match=r"different documents as items \['a_b:0'"):
         corpora.read_responses(tmp_path)
+
+
+def test_tasks_of_files_without_a_date_stay_apart_and_an_item_is_graded_once(tmp_path):
+    for name in ("samples_arc_easy", "samples_arc_challenge"):
+        log_samples(tmp_path / "first" / f"{name}.jsonl", (0, 1.0, None))
+    for name, n_items in (("first/samples_arc_easy.jsonl", 1), ("first", 2)):
+        table = eval_logs.read(tmp_path / name)
+        assert len(table) == n_items and table["item"].str.fullmatch("arc_(easy|challenge):0").all()
+    log_samples(tmp_path / "twice" / "samples_q.jsonl", (0, 1.0, None), (0, 1.0, None))
+    assert eval_logs.read(tmp_path / "twice")["correct"].tolist() == [1.0]
+    log_samples(tmp_path / "twice" / "samples_q.jsonl", (0, 1.0, None), (0, 0.0, None))
+    with pytest.raises(ValueError, match="the answer of 'twice' to 'q:0' twice, and differently"):
+        eval_logs.read(tmp_path / "twice")
 
 
 def test_the_latest_run_counts_whatever_the_clock_says(tmp_path):

@@ -50,7 +50,9 @@ def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(referen
     files = sorted(tmp_path.glob("chunk-*.npz"))
     assert len(files) == 3
     files[0].write_bytes(files[0].read_bytes()[:100])
-    files[1].unlink()
+    spoilt = bytearray(files[1].read_bytes())
+    spoilt[len(spoilt) // 3 :: 7] = bytes(len(spoilt[len(spoilt) // 3 :: 7]))
+    files[1].write_bytes(spoilt)
     steps = []
     options = {"models_at_once": 3, "progress": lambda done, of: steps.append((done, of))}
     again = crowds.train_crowd(**problem(), **OPTIONS, **options, folder=tmp_path)

@@ -191,3 +191,41 @@ def test_answers_that_do_not_fit_are_refused(rng):
     for answers, message in (([0, 3], r"items \[1\] .* the 3 classes"), ([0], "as many answers")):
         with pytest.raises(FrameError, match=message):
             trained.responses(items[:2], answers)
+    with pytest.raises(FrameError, match="as many answers"):
+        crowds.train("encoder", inputs, gold, development=(items[:5], [1]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_epochs": 2}, r"\['n_epochs'\] are no arguments"),
+        ({"hidden": 2}, r"\['hidden'\] are no arguments"),
+        ({"loss": "cross_entropy"}, "loss='cross_entropy' should be one of"),
+        ({"patience": 0}, "patience is 0; it must be 1 or more"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_options_without_effect_or_sense_are_refused(options, message, rng):
+    inputs, gold, _ = problem("encoder", rng)
+    network = crowds.Network("encoder", 3, shape=tuple(inputs.shape[1:]))
+    with pytest.raises((TypeError, ValueError), match=message):
+        crowds.train(network, inputs, gold, **{"epochs": 1} | options)
+    with pytest.raises((TypeError, ValueError), match=message):
+        crowds.train_crowd(network, inputs, gold, inputs, gold, **{"n_models": 1} | options)
+    with pytest.raises(ValueError, match="no tanh layers"):
+        crowds.Network("mlp", 3, shape=(4,), tanh_layers=2)
+
+
+def test_texts_with_the_numbers_of_another_vocabulary_are_refused():
+    texts, gold = crowds.encode_texts(["good film", "bad film"] * 4, min_count=1), [1, 0] * 4
+    other, answers = crowds.encode_texts(["good good", "good bad"], min_count=1), [1, 0]
+    assert other.vocabulary != texts.vocabulary
+    options = {"epochs": 1, "device": "cpu"}
+    for ask in (
+        lambda: crowds.train("bag", texts, gold, **options).responses(other, answers),
+        lambda: crowds.train("bag", texts, gold, development=(other, answers), **options),
+        lambda: crowds.train_crowd("bag", texts, gold, other, answers, n_models=2, **options),
+    ):
+        with pytest.raises(FrameError, match="another vocabulary"):
+            ask()

@@ -188,6 +188,9 @@ def test_difficulty_filters_keep_what_the_section_says(strategy, kept):
 def test_a_fraction_keeps_that_many_of_the_known_ones_first_come_first():
     values = [0.5, np.nan, -1.0, 0.5, 2.0, -0.5]
     kept = select_by_difficulty("AVI", values, fraction=0.4)
+    for strategy, fraction in (("avi", 0.4), ("UB", -0.5), ("UB", 1.5)):
+        with pytest.raises(ValueError, match="should be one of"):
+            select_by_difficulty(strategy, values, fraction=fraction)
     assert kept.tolist() == [True, False, False, True, False, False]
     assert not select_by_difficulty("UB", values, fraction=1)[1]
     for strategy in set(STRATEGIES) - {"AVI", "AVO", "UB", "LB"}:

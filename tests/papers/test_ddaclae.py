@@ -147,6 +147,8 @@ def test_curricula_trained_together_give_what_each_gives_alone_by_their_own_abil
     seeds = crowds.draw_members(2, 3, train_fraction=1.0, label_noise=0.0)
     options = {"epochs": 4, "batch_size": 8, "learning_rate": 0.05}
     both, which = made(), np.array([0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"2 curricula, and none at \[2\]"):
+        curricula.together(both, which + 1)
     options["epoch_callback"] = curricula.together(both, which)
     crowd = crowds.train("encoder", inputs, gold, members=seeds * 2, **options)
     history = pd.concat([one.history() for one in both]).set_index(["epoch", "member"])

@@ -73,6 +73,10 @@ def test_the_texts_own_unk_is_a_word_and_stands_for_all_that_is_unknown() -> Non
 def test_what_cannot_be_trained_on_is_refused() -> None:
     with pytest.raises(ValueError, match="<s> or </s>"):
         ngram.train([["<s>", "a"]], 2)
+    with pytest.raises(ValueError, match="order is 0"):
+        ngram.train([["a"]], 0)
+    with pytest.raises(ValueError, match="no sentence"):
+        ngram.train([["a"]], 2).perplexity([])
     with pytest.raises(ValueError, match="no sentence"):
         ngram.train([], 2)
 

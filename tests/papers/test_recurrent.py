@@ -159,6 +159,8 @@ def test_a_killed_run_resumes_to_the_same_result(kind, killed_after, tmp_path, m
         torch.testing.assert_close(again.network.state_dict()[name], value, rtol=0, atol=0)
     with pytest.raises(ValueError, match="another run"):
         call(QUICK)
+    with pytest.raises(ValueError, match="another run"):  # the same words in another order
+        word_models.train(STREAM.flip(0), STREAM, VOCABULARY, made, how, folder=tmp_path)
 
 
 def test_a_rate_that_is_too_high_and_a_text_that_is_too_short_say_so() -> None:

@@ -41,6 +41,8 @@ def test_the_whole_crowd_does_not_differ_from_itself(labels):
     sizes, classes = [1, 10, len(labels)], list("abc")
     counts = sl.label_counts(labels, classes)
     drawn = sl.draw_workers(labels, sizes, classes, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="from 1 to 40"):
+        sl.draw_workers(labels, [0], classes, rng=np.random.default_rng(0))
     table = sl.divergence(counts, drawn, sizes, smoothing=0).groupby("n_labels")
     assert table["divergence_nats"].max()[40] == pytest.approx(0, abs=1e-12)
     assert table["n_infinite"].min()[1] == len(labels.columns)

@@ -109,6 +109,12 @@ def test_close_distractors_are_compared_within_questions(rng):
     compared = scores.close_distractors(items, right)
     assert compared["difference"] == pytest.approx(0.15)
     assert compared["n_questions"] == question[items["distractor_set"].eq("sister")].nunique()
+    by_cluster = scores.instance_accuracy(items, right, by="cluster")["accuracy"]
+    of_cluster = right.groupby(items["cluster"].to_numpy()).mean()
+    pd.testing.assert_series_equal(by_cluster, of_cluster, check_names=False)
+    unnamed = items.assign(cluster=items["cluster"].where(items.index > 0))
+    with pytest.raises(FrameError, match="have no cluster or distractor_set; leave them out"):
+        scores.close_distractors(unnamed, right)
 
 
 def test_the_interval_of_close_distractors_is_that_of_a_bootstrap_over_clusters(rng):

@@ -161,6 +161,18 @@ def test_cells_parameters_profile_cited_tables_and_data_count(tmp_path, monkeypa
     digests = [digest(), digest("smoke"), digest(text="2"), digest(draws=51)]
     write_notebook(tmp_path, path.stem, "1 + 1")
     assert len({*digests, digest()}) == 5
+    # a file, or a folder beside the notebook, that a parameter names counts by what is in it
+    file, folder = tmp_path / "given.csv", tmp_path / "notebooks" / "given"
+    folder.mkdir()
+    digests = []
+    for text in ("1", "2", "1"):
+        file.write_text(text)
+        (folder / f"{text}.csv").touch()
+        digests.append([digest(draws=f"{file}#member"), digest(draws="given")])
+    (of_file, of_folder), second, third = digests
+    assert of_file == third[0] != second[0] and of_folder != second[1]
+    assert third[1] == digest(draws="given")
+    assert digest(draws="long " * 100)
     one, notebook = runner_of(tmp_path), site.find(tmp_path)[0]
     content = {"status": "complete", "numbers": [], "fingerprint": one.fingerprint(notebook)}
     (tmp_path / "10_items.html").touch()
