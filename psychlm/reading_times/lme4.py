@@ -31,9 +31,15 @@ from psychlm.reading_times.mgcv import (
 )
 
 _HAS = "function(name) nzchar(system.file(package = name))"
-_RESULT = """
+_RESULT = r"""
 function(fit, gaussian, data) {  # lmerTest looks for the data here
-  variances <- as.data.frame(lme4::VarCorr(fit))
+  # R numbers a factor's second bar, "subject.1".
+  factors <- names(lme4::getME(fit, "flist"))
+  of_bar <- function(matrix, name)
+    list(group = if (name %in% factors) name else sub("\\.\\d+$", "", name),
+         names = rownames(matrix), deviations = attr(matrix, "stddev"),
+         correlations = unname(attr(matrix, "correlation")))
+  variances <- lme4::VarCorr(fit)
   slopes <- stats::coef(summary(fit))
   dof <- rep(Inf, nrow(slopes))
   if (gaussian && nzchar(system.file(package = "lmerTest")))
@@ -41,11 +47,10 @@ function(fit, gaussian, data) {  # lmerTest looks for the data here
   problems <- fit@optinfo$conv$lme4$messages
   effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
   list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
+       edf = nrow(slopes) + length(lme4::getME(fit, "theta")),
        names = rownames(slopes), estimate = unname(slopes[, 1]),
        covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
-       group = variances$grp, first = as.character(variances$var1),
-       second = as.character(variances$var2), sdcor = variances$sdcor,
-       factors = names(lme4::getME(fit, "flist")), singular = lme4::isSingular(fit),
+       bars = Map(of_bar, variances, names(variances)), singular = lme4::isSingular(fit),
        converged = length(setdiff(problems,
          grep("singular", problems, value = TRUE))) == 0,
        residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
@@ -151,25 +156,18 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         r_fit, columns, used = fit_in_r("lme4", call, formula, data, family, r_arguments, groups)
         part = named(r_function(_RESULT)(r_fit, gaussian, columns))
 
-    # Standard deviations and correlations by label, as the native engine names them. R numbers a
-    # factor's second bar, "subject.1", and writes NA where a row is a deviation.
+    # Standard deviations and correlations by label, as the native engine names them.
     deviations: dict[str, float] = {}
     correlations: dict[str, pd.DataFrame] = {}
-    factors = [str(name) for name in part["factors"]]
-    rows = pd.DataFrame({name: list(map(str, part[name])) for name in ("group", "first", "second")})
-    rows = rows.assign(value=np.array(part["sdcor"])).replace("(Intercept)", "1")
-    rows["group"] = rows["group"].mask(
-        ~rows["group"].isin(factors), rows["group"].str.replace(r"\.\d+$", "", regex=True)
-    )
-    single = rows["second"].isin(["NA", "NA_character_"])
-    for row in rows[single & (rows["group"] != "Residual")].itertuples():
-        deviations[_label(row.group, row.first)] = row.value
-    for group, pairs in rows[~single].groupby("group", sort=False):
-        names = pd.unique(pairs[["first", "second"]].to_numpy().ravel())
-        table = pd.DataFrame(np.eye(len(names)), names, names)
-        for row in pairs.itertuples():
-            table.loc[row.first, row.second] = table.loc[row.second, row.first] = row.value
-        correlations[f"({' + '.join(table)} | {group})"] = table
+    for bar in map(named, part["bars"]):
+        group, names = str(bar["group"][0]), [str(name) for name in bar["names"]]
+        labels = [_label(group, name) for name in names]
+        deviations |= dict(zip(labels, bar["deviations"], strict=True))
+        if len(names) > 1:
+            names = ["1" if name == "(Intercept)" else name for name in names]
+            table = np.array(bar["correlations"]).reshape(len(names), -1)
+            label = f"({' + '.join(names)} | {group})"
+            correlations[label] = pd.DataFrame(table, names, names)
     estimate = np.array(part["estimate"])
     covariance = np.array(part["covariance"]).reshape(len(estimate), -1)
     labels = zip(part["level_group"], part["level_term"], strict=True)
@@ -182,7 +180,6 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
     residuals, random = np.array(part["residuals"]), tuple(deviations)
     model = InLme4(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
-    n_parameters = len(estimate) + len(deviations) + int((~single).sum())
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])
     return GAMFit(
@@ -191,7 +188,7 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         method=method if gaussian else "ML",
         family=family,
         loglik=loglik,
-        edf=float(n_parameters),
+        edf=float(part["edf"][0]),
         **coefficient_tables([*map(str, part["names"])], estimate, covariance, dof),
         smooths=smooth_table({}),
         scale=sigma**2,

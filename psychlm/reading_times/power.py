@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError, plain
+from psychlm.reading_times._result import Floats
 
-Floats = NDArray[np.float64]
 EFFECT, PREV_EFFECT = 2.0, 1.0  # of simulated surprisal on gaze duration, ms per bit
 EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
 
