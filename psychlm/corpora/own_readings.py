@@ -149,8 +149,8 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     word_table, reading_table = frames.check_words(word_table), frames.check_readings(reading_table)
     keys = ["text_id", "word_id"]
     read = pd.MultiIndex.from_frame(reading_table[keys])
-    unknown = read[~read.isin(pd.MultiIndex.from_frame(word_table[keys]))]
-    if len(unknown):
+    unknown = read[~read.isin(pd.MultiIndex.from_frame(word_table[keys]))].tolist()
+    if unknown:
         raise FrameError(
             f"{len(unknown)} readings are of words that {words} does not have, first {unknown[0]} "
             "(text_id, word_id); do both files count words from 1 in each text?"
