@@ -1,8 +1,8 @@
 """R through rpy2, and the same additive model in its mgcv: the reference for the native backend.
 
-R is started once, by the first call; what is written in R is in ``functions.R``. Columns are passed one by one as memory blocks (rpy2's pandas
-converter takes fifty times as long), text as factors, booleans as logicals. R's warnings become
-Python's.
+R is started once, by the first call; what is written in R is in ``functions.R``. Columns are passed
+one by one as memory blocks (rpy2's pandas converter takes fifty times as long), text as factors,
+booleans as logicals. R's warnings become Python's.
 """
 
 from __future__ import annotations

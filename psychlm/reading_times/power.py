@@ -104,9 +104,9 @@ def power_curve(
     words = plain(words).sort_values("text_id", kind="stable")
     # Held-out fits do not depend on the columns' scale, but their equations are better conditioned.
     raw = words[names].to_numpy(np.float64)
-    spread = raw.std(axis=0)
-    kept = [name for name, sd in zip(names, spread, strict=True) if sd > 0]
-    scaled = (raw - raw.mean(axis=0))[:, spread > 0] / spread[spread > 0]
+    varies = np.ptp(raw, axis=0) > 0  # the deviation of a constant may be above 0 by rounding
+    kept, raw = [names[i] for i in np.flatnonzero(varies)], raw[:, varies]
+    scaled = (raw - raw.mean(axis=0)) / raw.std(axis=0)
     columns = np.column_stack([np.ones(len(words)), scaled])
     parts = [
         [0, *(1 + kept.index(name) for name in dict.fromkeys([*baseline, *own]) if name in kept)]
