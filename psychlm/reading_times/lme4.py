@@ -31,7 +31,7 @@ from psychlm.reading_times.mgcv import (
 
 
 @dataclass(frozen=True)
-class InLme4(Model):
+class _Fitted(Model):
     """A fit in R, with what its predictions need."""
 
     variables: Sequence[str]
@@ -45,7 +45,6 @@ class InLme4(Model):
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
-        """Return the expected response, with all random effects or none."""
         if se or (exclude and set(exclude) != set(self.random)):
             raise NotImplementedError(
                 "lme4 predicts without standard errors, and leaves out all random effects "
@@ -56,19 +55,15 @@ class InLme4(Model):
             return np.array(r_function("lme4_predict")(self.r_object, frame, not exclude)), None
 
     def residuals(self) -> Floats:
-        """Return lme4's residuals (of other families than gaussian, deviance residuals)."""
         return self.errors
 
     def tests(self) -> pd.DataFrame:
-        """Return an empty table: there are no smooths."""
-        return smooth_table({}, "ref_df", "F", "p")
+        return smooth_table({}, "ref_df", "F", "p")  # there are no smooths
 
     def random_effects(self) -> pd.DataFrame:
-        """Return lme4's conditional modes with their conditional standard deviations."""
-        return self.effects
+        return self.effects  # conditional modes, with their conditional standard deviations
 
     def profile_intervals(self, level: float) -> pd.DataFrame:
-        """Return ``low`` and ``high`` of each parameter from lme4's profile likelihood."""
         with in_r():
             profile = named(r_function("lme4_profile")(self.r_object, level))
         values = np.array(profile["values"]).reshape(-1, 2)
@@ -124,7 +119,7 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         "std_error": np.array(part["level_error"]),
     }
     residuals, random = np.array(part["residuals"]), tuple(deviations)
-    model = InLme4(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
+    model = _Fitted(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])

@@ -192,7 +192,7 @@ def fit_in_r(
 
 
 @dataclass(frozen=True)
-class Fitted(Model):
+class _Fitted(Model):
     """A fit in R, with what its predictions need."""
 
     variables: Sequence[str]
@@ -206,13 +206,11 @@ class Fitted(Model):
 
     @property
     def random(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return the labels of random effects."""
         return tuple(self.effects)
 
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
-        """Return the expected response and its standard error."""
         for name in self.in_fixed_terms:
             require_levels(name, data[name], self.levels[name])
         # An unseen level of a random effect is replaced by a known one, whose effect is left out.
@@ -234,19 +232,16 @@ class Fitted(Model):
         return predicted[0], predicted[1] if se else None
 
     def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        """Return what one term adds, and its standard error."""
         with in_r():
             frame = to_r(data, self.variables, self.labelled)
             fit, error = np.reshape(r_function("gam_effect")(self.r_object, frame, label), (2, -1))
         return fit, error
 
     def residuals(self) -> Floats:
-        """Return deviance residuals."""
         with in_r():
             return np.array(r_function("gam_residuals")(self.r_object))
 
     def tests(self) -> pd.DataFrame:
-        """Return the tests of R's ``summary``."""
         with in_r():
             values = (
                 np.array(r_function("gam_tests")(self.r_object)) if self.labels else np.zeros(0)
@@ -332,7 +327,7 @@ def fit(
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
             if name == "NA" or name in used:  # an effect has no value of by=log(x) to stand at
                 parts[label] = Part(tuple(map(str, names)), fixed_by)
-        model = Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
+        model = _Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
 
     return GAMFit(
         formula=formula,
