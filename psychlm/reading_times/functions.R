@@ -100,11 +100,12 @@ lme4_groups <- function(formula) {
 }
 
 lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data here
+  effect <- function(names) ifelse(names == "(Intercept)", "1", as.character(names))
   # R numbers a factor's second bar, "subject.1".
   factors <- names(lme4::getME(fit, "flist"))
   of_bar <- function(matrix, name)
     list(group = if (name %in% factors) name else sub("\\.\\d+$", "", name),
-         names = rownames(matrix), deviations = attr(matrix, "stddev"),
+         names = effect(rownames(matrix)), deviations = attr(matrix, "stddev"),
          correlations = unname(attr(matrix, "correlation")))
   variances <- lme4::VarCorr(fit)
   slopes <- stats::coef(summary(fit))
@@ -121,7 +122,7 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
        converged = length(setdiff(problems,
          grep("singular", problems, value = TRUE))) == 0,
        residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
-       level_term = as.character(effects$term), level_group = as.character(effects$grpvar),
+       level_term = effect(effects$term), level_group = as.character(effects$grpvar),
        level = as.character(effects$grp), level_value = effects$condval,
        level_error = effects$condsd)
 }

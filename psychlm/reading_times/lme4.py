@@ -70,11 +70,6 @@ class _Fitted(Model):
         return pd.DataFrame(values, pd.Index(list(profile["names"])), ["low", "high"])
 
 
-def _label(group: str, effect: str) -> str:
-    """Return the label of a random effect, as the native engine's."""
-    return f"({'1' if effect == '(Intercept)' else effect} | {group})"
-
-
 def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments: str) -> GAMFit:
     """Fit by ``lmer``, or by ``glmer`` where the family is not gaussian.
 
@@ -102,18 +97,17 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
     correlations: dict[str, pd.DataFrame] = {}
     for bar in map(named, part["bars"]):
         group, names = str(bar["group"][0]), [str(name) for name in bar["names"]]
-        of_bar = zip(names, bar["deviations"], strict=True)
-        deviations |= {_label(group, name): deviation for name, deviation in of_bar}
+        labels = [f"({name} | {group})" for name in names]
+        deviations |= dict(zip(labels, bar["deviations"], strict=True))
         if len(names) > 1:
-            names = ["1" if name == "(Intercept)" else name for name in names]
             table = np.array(bar["correlations"]).reshape(len(names), -1)
             label = f"({' + '.join(names)} | {group})"
             correlations[label] = pd.DataFrame(table, names, names)
     estimate = np.array(part["estimate"])
     covariance = np.array(part["covariance"]).reshape(len(estimate), -1)
-    labels = zip(part["level_group"], part["level_term"], strict=True)
+    of_levels = zip(part["level_term"], part["level_group"], strict=True)
     levels = {
-        "term": [_label(str(group), str(term)) for group, term in labels],
+        "term": [f"({term} | {group})" for term, group in of_levels],
         "level": [str(x) for x in part["level"]],
         "estimate": np.array(part["level_value"]),
         "std_error": np.array(part["level_error"]),
