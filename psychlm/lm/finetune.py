@@ -24,7 +24,7 @@ import torch
 
 from psychlm.data import atomic_write, cache_folder
 from psychlm.device import Device, seeded, torch_device
-from psychlm.frames import FrameError, check_items, format_names, refuse
+from psychlm.frames import FrameError, check_items, format_names
 from psychlm.lm._errors import (
     ModelError,
     check_limit,
@@ -131,12 +131,11 @@ def encode(
         unknown = [
             not set(map(meaning, choices)) <= set(label_number) for choices in items["choices"]
         ]
-        refuse(
-            "items",
-            items.loc[unknown, "item_id"],
-            f"have labels other than {list(labels)}; give training and development items the same "
-            "choices",
-        )
+        if any(unknown):
+            raise FrameError(
+                f"items {format_names(items.loc[unknown, 'item_id'])} have labels other than "
+                f"{list(labels)}; give training and development items the same choices"
+            )
         targets = [label_number[meaning(word)] for word in words]
     encoded = tokenizer(*texts, verbose=False)
     n_cut = sum(len(ids) > max_tokens for ids in encoded["input_ids"])
