@@ -232,8 +232,8 @@ def option_curves(
     """Draw the probability of every answer to one item; see :func:`item_curves`.
 
     >>> from psychlm import corpora, irt
-    >>> lsat = corpora.lsat6()
-    >>> ax = option_curves(irt.fit(lsat, "1PL"), "LSAT 1", ax=plt.figure().gca())
+    >>> fit = irt.fit(corpora.lsat6(), "1PL")
+    >>> ax = option_curves(fit, "LSAT 1", ax=plt.figure().gca())
     >>> len(ax.lines)  # right and wrong
     2
     """
@@ -258,8 +258,8 @@ def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> 
     """Draw the information of the test and of some items, and ability's standard error (right).
 
     >>> from psychlm import corpora, irt
-    >>> lsat = corpora.lsat6()
-    >>> information(irt.fit(lsat, "1PL"), ["LSAT 1"], ax=plt.figure().gca()).get_xlabel()
+    >>> fit = irt.fit(corpora.lsat6(), "1PL")
+    >>> information(fit, ["LSAT 1"], ax=plt.figure().gca()).get_xlabel()
     'ability (logits)'
     """
     ax, theta = ax or plt.gca(), _abilities(fit)
@@ -380,8 +380,7 @@ def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
 
     >>> from psychlm import reading_times
     >>> x = np.linspace(0, 1, 200)
-    >>> table = pd.DataFrame({"x": x, "z": np.roll(x, 70), "ms": 300 + np.sin(9 * x)})
-    >>> fit = reading_times.fit(table, "ms ~ s(x)")
+    >>> fit = reading_times.fit(pd.DataFrame({"x": x, "ms": 300 + np.sin(9 * x)}), "ms ~ s(x)")
     >>> partial_effect(fit, "s(x)", ax=plt.figure().gca()).get_xlabel()
     'x'
     """
@@ -443,8 +442,7 @@ def residual_qq(fit: Any, *, ax: Axes | None = None) -> Axes:
 
     >>> from psychlm import reading_times
     >>> x = np.linspace(0, 1, 200)
-    >>> table = pd.DataFrame({"x": x, "z": np.roll(x, 70), "ms": 300 + np.sin(9 * x)})
-    >>> fit = reading_times.fit(table, "ms ~ x")
+    >>> fit = reading_times.fit(pd.DataFrame({"x": x, "ms": 300 + np.sin(9 * x)}), "ms ~ x")
     >>> residual_qq(fit, ax=plt.figure().gca()).get_xlabel()
     'normal quantile'
     """
@@ -464,8 +462,7 @@ def residuals_by_fit(fit: Any, *, ax: Axes | None = None) -> Axes:
 
     >>> from psychlm import reading_times
     >>> x = np.linspace(0, 1, 200)
-    >>> table = pd.DataFrame({"x": x, "z": np.roll(x, 70), "ms": 300 + np.sin(9 * x)})
-    >>> fit = reading_times.fit(table, "ms ~ x")
+    >>> fit = reading_times.fit(pd.DataFrame({"x": x, "ms": 300 + np.sin(9 * x)}), "ms ~ x")
     >>> residuals_by_fit(fit, ax=plt.figure().gca()).get_xlabel()
     'expected value'
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from psychlm import frames
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, format_names, refuse
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,16 @@ def from_long(
     ids = {subject: "subject", item: "text_id", word_number: "word_id", word: "word"}
     names = ids | dict(measures)
     missing = [name for name in names if name not in frame.columns]
-    if missing:
-        raise FrameError(
-            f"columns {missing} are missing; there are {list(frame.columns)}: name yours, "
-            "for instance subject='ID'"
-        )
+    there = f"there are {list(frame.columns)}: name yours, for instance subject='ID'"
+    refuse("columns", missing, f"are missing; {there}")
     badly_named = [name for name in measures.values() if not name.endswith("_ms")]
-    if badly_named:
-        raise FrameError(f"measures {badly_named} need names that end in _ms (and times in ms)")
-    beside = [new for old, new in names.items() if new != old and new in frame.columns]
-    if beside:
-        raise FrameError(
-            f"columns {beside} are there beside those that get these names ({names}); drop or "
-            "rename them, or name them as the columns to read (item='text_id')"
-        )
+    refuse("measures", badly_named, "need names that end in _ms (and times in ms)")
+    refuse(
+        "columns",
+        [new for old, new in names.items() if new != old and new in frame.columns],
+        f"are there beside those that get these names ({names}); drop or rename them, or name "
+        "them as the columns to read (item='text_id')",
+    )
     table = frames.plain(frame).rename(columns=names)
     blank = table[list(ids.values())].isna()
     blank["word"] |= table["word"] == ""
@@ -151,11 +147,9 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     word_table[spaces] = word_table[spaces].astype(object).fillna("").infer_objects()
     reading_table, notes = skipped_as_missing(reading_table)
     word_table, reading_table = frames.check_words(word_table), frames.check_readings(reading_table)
-    listed, read = (
-        pd.MultiIndex.from_frame(table[["text_id", "word_id"]])
-        for table in (word_table, reading_table)
-    )
-    unknown = read[~read.isin(listed)].tolist()
+    keys = ["text_id", "word_id"]
+    read = pd.MultiIndex.from_frame(reading_table[keys])
+    unknown = read[~read.isin(pd.MultiIndex.from_frame(word_table[keys]))].tolist()
     if unknown:
         raise FrameError(
             f"{len(unknown)} readings are of words that {words} does not have, first {unknown[0]} "

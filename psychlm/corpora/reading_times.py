@@ -30,7 +30,7 @@ from psychlm.corpora.own_readings import (
     skipped_as_missing,
     with_predictors,
 )
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, refuse
 
 __all__ = [
     "GOODKIND_BICKNELL",
@@ -72,11 +72,9 @@ def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
         return apostrophes.str.lower()
 
     table = pd.Series(counts, dtype=float)
-    if len(twice := table.index[table.index.duplicated()].unique()):
-        raise FrameError(
-            f"counts have the words {format_names(twice)} more than once; add them: "
-            "counts.groupby(level=0).sum()"
-        )
+    twice = table.index[table.index.duplicated()]
+    add = "more than once; add them: counts.groupby(level=0).sum()"
+    refuse("counts have the words", twice, add)
     of_lower = table.groupby(lower(table.index.astype(str).to_series()).to_numpy()).sum()
     bare = lower(words).str.replace(r"^[\W_]+|[\W_]+$", "", regex=True)
     count = bare.map(of_lower)
@@ -161,10 +159,8 @@ def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     """
     readings, words = frames.plain(readings), frames.plain(words)
     keys = ["text_id", "word_id"]
-    if shared := [name for name in words if name in readings and name not in keys]:
-        raise FrameError(
-            f"columns {shared} are in both the readings and the words; rename or drop them in one"
-        )
+    shared = [name for name in words if name in readings and name not in keys]
+    refuse("columns", shared, "are in both the readings and the words; rename or drop them in one")
     return readings.merge(words, on=keys, how="inner", validate="many_to_one")
 
 
@@ -352,10 +348,7 @@ def dundee(folder: str | Path) -> Corpus:
             "corpus has 20 and 200. Name the folder that holds both"
         )
     strays = sorted({name[2:] for name in events} - set(texts))
-    if strays:
-        raise FrameError(
-            f"there are fixations of texts {strays}, but no tx{strays[0]}wrdp.dat; copy it too"
-        )
+    refuse("fixations of texts", strays, "have no words, a file tx??wrdp.dat; copy it too")
 
     def read(file: Path, columns: str, header: int) -> pd.DataFrame:
         """Read a table whose columns are separated by blanks; quotes are part of the words."""

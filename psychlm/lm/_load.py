@@ -100,8 +100,7 @@ class LanguageModel:
     @property
     def device(self) -> torch.device:
         """Device that holds the weights."""
-        device: torch.device = next(self.network.parameters()).device
-        return device
+        return self.network.device
 
     @property
     def n_vocabulary(self) -> int:

@@ -28,7 +28,7 @@ from scipy.special import softmax
 
 from psychlm.cluster import run_pieces
 from psychlm.device import Device
-from psychlm.frames import FrameError, check_items, check_responses, format_names
+from psychlm.frames import FrameError, check_items, check_responses, format_names, refuse
 from psychlm.lm._errors import check_limit, check_option
 from psychlm.lm._load import HEADS, LanguageModel, load, named_models
 
@@ -44,12 +44,8 @@ def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
     """Return scores as float64 items x choices, the index named ``item``; refuse malformed ones."""
     if not isinstance(scores, pd.DataFrame) or scores.empty:
         raise FrameError("scores are a DataFrame of items x choices with one item at least")
-    if scores.index.has_duplicates:
-        repeated = format_names(scores.index[scores.index.duplicated()].unique())
-        raise FrameError(
-            f"items {repeated} are scored more than once; keep the scores of each model and probe "
-            "in a frame"
-        )
+    once = "are scored more than once; keep the scores of each model and probe in a frame"
+    refuse("items", scores.index[scores.index.duplicated()], once)
     values = scores.to_numpy(np.float64, na_value=np.nan)
     present = ~np.isnan(values)
     gap = (present[:, 1:] & ~present[:, :-1]).any(axis=1)
@@ -60,8 +56,7 @@ def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
         ((values == np.inf).any(axis=1), "an infinite score"),
         (impossible, "no choice with a probability above zero"),
     ):
-        if wrong.any():
-            raise FrameError(f"items {format_names(scores.index[wrong])} have {reason}")
+        refuse("items", scores.index[wrong], f"have {reason}")
     return pd.DataFrame(values, index=scores.index.rename("item"), columns=scores.columns)
 
 
@@ -89,18 +84,10 @@ def answer_places(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> np
     if isinstance(answers, pd.DataFrame):
         answers = answers.set_index("item_id")["answer"]
     missing = scores.index.difference(answers.index)
-    if len(missing):
-        raise FrameError(
-            f"items {format_names(missing)} have scores but no answer; give the items frame that "
-            "was scored"
-        )
+    refuse("items", missing, "have scores but no answer; give the items frame that was scored")
     places = answers.loc[scores.index].to_numpy(np.float64)
     outside = ~((places >= 0) & (places < n_choices(scores)) & (places % 1 == 0))
-    if outside.any():
-        raise FrameError(
-            f"items {format_names(scores.index[outside])} have an answer that is not among their "
-            "scores"
-        )
+    refuse("items", scores.index[outside], "have an answer that is not among their scores")
     return places.astype(np.intp)
 
 

@@ -23,7 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from psychlm.data import DataMissingError
-from psychlm.frames import FrameError, check_words, format_names, is_shape
+from psychlm.frames import FrameError, check_words, is_shape, refuse
 
 TEXTS_AT_ONCE = 2048  # given to the tokenizer in one call
 LONGEST_WORD = 10_000  # characters; a longer "word" is a file that was not split
@@ -198,13 +198,12 @@ def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> pd.
             not isinstance(space, str) or bool(space.replace(BYTE_ORDER_MARK, "").strip())
             for space in words[column]
         ]
-        if any(wrong):
-            names = words.loc[wrong, ["text_id", "word_id"]].itertuples(index=False, name=None)
-            raise FrameError(
-                f"{column} of words {format_names(names)} (text_id, word_id) is neither white "
-                "space nor True or False; write '' where nothing separates two words (reading CSV "
-                "needs keep_default_na=False)"
-            )
+        refuse(
+            f"{column} of words",
+            words.loc[wrong, ["text_id", "word_id"]].itertuples(index=False, name=None),
+            "(text_id, word_id) is neither white space nor True or False; write '' where nothing "
+            "separates two words (reading CSV needs keep_default_na=False)",
+        )
         return words[column].astype(object)
     if column in words:
         given = words[column].to_numpy(bool)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError
 from psychlm.reading_times._result import (
     Floats,
     GAMFit,
@@ -30,54 +29,9 @@ from psychlm.reading_times.mgcv import (
     variables_of,
 )
 
-_HAS = "function(name) nzchar(system.file(package = name))"
-_RESULT = """
-function(fit, gaussian, data) {  # lmerTest looks for the data here
-  variances <- as.data.frame(lme4::VarCorr(fit))
-  slopes <- stats::coef(summary(fit))
-  dof <- rep(Inf, nrow(slopes))
-  if (gaussian && nzchar(system.file(package = "lmerTest")))
-    dof <- stats::coef(summary(lmerTest::as_lmerModLmerTest(fit)))[, "df"]
-  problems <- fit@optinfo$conv$lme4$messages
-  effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
-  list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
-       names = rownames(slopes), estimate = unname(slopes[, 1]),
-       covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
-       group = variances$grp, first = as.character(variances$var1),
-       second = as.character(variances$var2), sdcor = variances$sdcor,
-       factors = names(lme4::getME(fit, "flist")), singular = lme4::isSingular(fit),
-       converged = length(setdiff(problems,
-         grep("singular", problems, value = TRUE))) == 0,
-       residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
-       level_term = as.character(effects$term), level_group = as.character(effects$grpvar),
-       level = as.character(effects$grp), level_value = effects$condval,
-       level_error = effects$condsd)
-}
-"""
-_PREDICT = """
-function(fit, data, random)
-  as.numeric(stats::predict(fit, newdata = data, re.form = if (random) NULL else NA,
-                            type = "response", allow.new.levels = TRUE))
-"""
-_PROFILE = """
-function(fit, level) {
-  found <- stats::confint(fit, level = level, method = "profile", oldNames = FALSE, quiet = TRUE)
-  list(names = rownames(found), values = unname(found))
-}
-"""
-# Columns that are nothing but labels of groups; lme4 itself makes labels of the others.
-_GROUPS = """
-function(formula) {
-  model <- stats::as.formula(formula)
-  bars <- lme4::findbars(model)
-  variables <- function(part) unlist(lapply(bars, function(bar) all.vars(bar[[part]])))
-  setdiff(variables(3), c(all.vars(lme4::nobars(model)), variables(2)))
-}
-"""
-
 
 @dataclass(frozen=True)
-class InLme4(Model):
+class _Fitted(Model):
     """A fit in R, with what its predictions need."""
 
     variables: Sequence[str]
@@ -91,7 +45,6 @@ class InLme4(Model):
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
-        """Return the expected response, with all random effects or none."""
         if se or (exclude and set(exclude) != set(self.random)):
             raise NotImplementedError(
                 "lme4 predicts without standard errors, and leaves out all random effects "
@@ -99,31 +52,22 @@ class InLme4(Model):
             )
         with in_r():
             frame = to_r(data, self.variables, self.groups)
-            return np.array(r_function(_PREDICT)(self.r_object, frame, not exclude)), None
+            return np.array(r_function("lme4_predict")(self.r_object, frame, not exclude)), None
 
     def residuals(self) -> Floats:
-        """Return lme4's residuals (of other families than gaussian, deviance residuals)."""
         return self.errors
 
     def tests(self) -> pd.DataFrame:
-        """Return an empty table: there are no smooths."""
-        return smooth_table({}, "ref_df", "F", "p")
+        return smooth_table({}, "ref_df", "F", "p")  # there are no smooths
 
     def random_effects(self) -> pd.DataFrame:
-        """Return lme4's conditional modes with their conditional standard deviations."""
-        return self.effects
+        return self.effects  # conditional modes, with their conditional standard deviations
 
     def profile_intervals(self, level: float) -> pd.DataFrame:
-        """Return ``low`` and ``high`` of each parameter from lme4's profile likelihood."""
         with in_r():
-            profile = named(r_function(_PROFILE)(self.r_object, level))
+            profile = named(r_function("lme4_profile")(self.r_object, level))
         values = np.array(profile["values"]).reshape(-1, 2)
         return pd.DataFrame(values, pd.Index(list(profile["names"])), ["low", "high"])
-
-
-def _label(group: str, effect: str) -> str:
-    """Return the label of a random effect, as the native engine's."""
-    return f"({'1' if effect == '(Intercept)' else effect} | {group})"
 
 
 def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments: str) -> GAMFit:
@@ -134,55 +78,43 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
     """
     gaussian = family == "gaussian"
     with in_r():
-        if not r_function(_HAS)("lme4")[0]:
+        if not r_function("has_package")("lme4")[0]:
             raise RMissingError(
                 "R is here, but its package lme4 is not; install it (Debian, Ubuntu: apt-get "
                 "install r-cran-lme4 r-cran-lmertest)"
             )
         _, *variables = variables_of(formula)
         require_columns(variables, data)
-        try:
-            groups = [str(name) for name in r_function(_GROUPS)(formula)]
-        except Exception as error:
-            raise FrameError(f"R cannot read {formula!r}: {str(error).strip()}") from None
+        groups = variables_of(formula, "lme4_groups")
         call = f"glmer(model, data = data, family = {family}"
         if gaussian:
             call = f"lmer(model, data = data, REML = {str(method == 'REML').upper()}"
         r_fit, columns, used = fit_in_r("lme4", call, formula, data, family, r_arguments, groups)
-        part = named(r_function(_RESULT)(r_fit, gaussian, columns))
+        part = named(r_function("lme4_result")(r_fit, gaussian, columns))
 
-    # Standard deviations and correlations by label, as the native engine names them. R numbers a
-    # factor's second bar, "subject.1", and writes NA where a row is a deviation.
+    # Standard deviations and correlations by label, as the native engine names them.
     deviations: dict[str, float] = {}
     correlations: dict[str, pd.DataFrame] = {}
-    factors = [str(name) for name in part["factors"]]
-    rows = pd.DataFrame({name: list(map(str, part[name])) for name in ("group", "first", "second")})
-    rows = rows.assign(value=np.array(part["sdcor"])).replace("(Intercept)", "1")
-    rows["group"] = rows["group"].mask(
-        ~rows["group"].isin(factors), rows["group"].str.replace(r"\.\d+$", "", regex=True)
-    )
-    single = rows["second"].isin(["NA", "NA_character_"])
-    for row in rows[single & (rows["group"] != "Residual")].itertuples():
-        deviations[_label(row.group, row.first)] = row.value
-    for group, pairs in rows[~single].groupby("group", sort=False):
-        names = pd.unique(pairs[["first", "second"]].to_numpy().ravel())
-        table = pd.DataFrame(np.eye(len(names)), names, names)
-        for row in pairs.itertuples():
-            table.loc[row.first, row.second] = table.loc[row.second, row.first] = row.value
-        correlations[f"({' + '.join(table)} | {group})"] = table
+    for bar in map(named, part["bars"]):
+        group, names = str(bar["group"][0]), [str(name) for name in bar["names"]]
+        labels = [f"({name} | {group})" for name in names]
+        deviations |= dict(zip(labels, bar["deviations"], strict=True))
+        if len(names) > 1:
+            table = np.array(bar["correlations"]).reshape(len(names), -1)
+            label = f"({' + '.join(names)} | {group})"
+            correlations[label] = pd.DataFrame(table, names, names)
     estimate = np.array(part["estimate"])
     covariance = np.array(part["covariance"]).reshape(len(estimate), -1)
-    labels = zip(part["level_group"], part["level_term"], strict=True)
+    of_levels = zip(part["level_term"], part["level_group"], strict=True)
     levels = {
-        "term": [_label(str(group), str(term)) for group, term in labels],
+        "term": [f"({term} | {group})" for term, group in of_levels],
         "level": [str(x) for x in part["level"]],
         "estimate": np.array(part["level_value"]),
         "std_error": np.array(part["level_error"]),
     }
     residuals, random = np.array(part["residuals"]), tuple(deviations)
-    model = InLme4(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
+    model = _Fitted(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
-    n_parameters = len(estimate) + len(deviations) + int((~single).sum())
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])
     return GAMFit(
@@ -191,7 +123,7 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         method=method if gaussian else "ML",
         family=family,
         loglik=loglik,
-        edf=float(n_parameters),
+        edf=float(part["edf"][0]),
         **coefficient_tables([*map(str, part["names"])], estimate, covariance, dof),
         smooths=smooth_table({}),
         scale=sigma**2,

@@ -1,8 +1,8 @@
 """R through rpy2, and the same additive model in its mgcv: the reference for the native backend.
 
-R is started once, by the first call. Columns are passed one by one as memory blocks (rpy2's pandas
-converter takes fifty times as long), text as factors, booleans as logicals. R's warnings become
-Python's.
+R is started once, by the first call; what is written in R is in ``functions.R``. Columns are passed
+one by one as memory blocks (rpy2's pandas converter takes fifty times as long), text as factors,
+booleans as logicals. R's warnings become Python's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,82 +39,6 @@ INSTALL = (
     "backend needs none of them"
 )
 
-# The names of a call's arguments are the package's functions, the model and the data.
-_FIT = """
-function(package, call, formula, data) {
-  place <- list2env(list(model = stats::as.formula(formula, env = globalenv()), data = data),
-                    parent = asNamespace(package))
-  messages <- character()
-  collect <- function(w) {
-    messages <<- c(messages, conditionMessage(w))
-    invokeRestart("muffleWarning")
-  }
-  note <- function(m) invokeRestart("muffleMessage")  # a singular fit is in the result
-  fit <- tryCatch(withCallingHandlers(eval(parse(text = call), place), warning = collect,
-    message = note), error = function(e) conditionMessage(e))
-  list(fit = fit, warnings = unique(messages), refused = is.character(fit))
-}
-"""
-_RESULT = """
-function(fit) {
-  linear <- seq_len(fit$nsdf)
-  random <- vapply(fit$smooth, function(s) inherits(s, "random.effect"), TRUE)
-  # Deviations of random effects: penalties as mgcv scales them, undone.
-  deviation <- function(s) sqrt(fit$sig2 * s$S.scale[1] / fit$sp[s$first.sp])
-  w <- sqrt(fit$prior.weights)
-  errors <- w * (fit$y - fit$fitted.values)
-  variables <- function(terms) unique(unlist(lapply(terms, function(t) all.vars(str2lang(t)))))
-  list(loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf), scale = fit$sig2,
-       names = names(stats::coef(fit))[linear], estimate = unname(stats::coef(fit)[linear]),
-       covariance = unname(fit$Vp[linear, linear]),
-       dof = if (fit$scale.estimated) fit$df.residual else Inf,
-       labels = vapply(fit$smooth, function(s) s$label, ""), random = random,
-       smooth_edf = vapply(fit$smooth, function(s) sum(fit$edf[s$first.para:s$last.para]), 0),
-       components = vapply(fit$smooth[random], deviation, 0),
-       r_squared = 1 - stats::var(errors) * (length(w) - 1) /
-         (stats::var(w * (fit$y - stats::weighted.mean(fit$y, w))) * fit$df.residual),
-       deviance_explained = 1 - fit$deviance / fit$null.deviance, criterion = fit$gcv.ubre[[1]],
-       aic = fit$aic, linear = attr(fit$pterms, "term.labels"),
-       variables = c(lapply(attr(fit$pterms, "term.labels"), variables),
-                     lapply(fit$smooth[!random], function(s) variables(s$term))),
-       by = vapply(fit$smooth[!random], function(s) s$by, ""),
-       levels = vapply(fit$smooth[!random], function(s) paste0("", s$by.level), ""),
-       converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
-         identical(fit$outer.info$conv, "full convergence"))
-}
-"""
-_PREDICT = """
-function(fit, data, exclude, se) {
-  found <- stats::predict(fit, newdata = data, type = "response", exclude = exclude, se.fit = se,
-                          discrete = FALSE)
-  if (se) c(found$fit, found$se.fit) else as.numeric(found)
-}
-"""
-_EFFECT = """
-function(fit, data, label) {
-  found <- stats::predict(fit, newdata = data, type = "terms", terms = label, se.fit = TRUE,
-                          discrete = FALSE)
-  c(found$fit, found$se.fit)
-}
-"""
-_TESTS = "function(fit) unname(summary(fit)$s.table)"
-_ROWS = "function(fit) as.integer(rownames(stats::model.frame(fit)))"
-_RESIDUALS = "function(fit) as.numeric(stats::residuals(fit))"
-# Levels of random effects, in the order of their coefficients; and their estimates and errors.
-_RANDOM_EFFECTS = """
-function(fit) {
-  random <- Filter(function(s) inherits(s, "random.effect"), fit$smooth)
-  names <- lapply(random, function(s) {
-    levels <- Filter(Negate(is.null), lapply(fit$model[s$term], levels))
-    do.call(paste, c(expand.grid(levels), sep = "."))
-  })
-  places <- unlist(lapply(random, function(s) s$first.para:s$last.para))
-  list(term = rep(vapply(random, function(s) s$label, ""), lengths(names)),
-       level = as.character(unlist(names)),
-       estimate = unname(stats::coef(fit)[places]), std_error = unname(sqrt(diag(fit$Vp)[places])))
-}
-"""
-_TO_FACTOR = "function(codes, levels) structure(codes, levels = levels, class = 'factor')"
 # Families of stats and mgcv. R evaluates a family, so nothing else is passed on.
 FAMILIES = re.findall(
     r"\S+",
@@ -121,18 +46,6 @@ FAMILIES = re.findall(
     cox.ph gammals gaulss gevlss gumbls multinom mvn nb negbin ocat scat shash tw Tweedie twlss ziP
     ziplss""",
 )
-_VARIABLES = "function(formula) all.vars(stats::as.formula(formula))"
-_ARGUMENTS = "function(text) all.vars(str2lang(paste0('list(', text, ')')))"
-# The variables of each random effect, preceded by its label, and those of all other terms.
-_RANDOM = """
-function(formula) {
-  parts <- mgcv::interpret.gam(stats::as.formula(formula))
-  random <- vapply(parts$smooth.spec, function(s) inherits(s, "re.smooth.spec"), TRUE)
-  others <- lapply(parts$smooth.spec[!random], function(s) c(s$term, all.vars(str2lang(s$by))))
-  list(random = lapply(parts$smooth.spec[random], function(s) c(s$label, s$term)),
-       fixed = as.character(c(all.vars(parts$pf)[-1], unlist(others))))
-}
-"""
 
 
 class RMissingError(RuntimeError):
@@ -172,8 +85,17 @@ def in_r() -> Iterator[Any]:
 
 @cache
 def r_function(code: str) -> Callable[..., Any]:
-    """Return a function of R, which is made once."""
-    return _start().r(code)
+    """Return a function of ``functions.R`` by its name, or one that is written in R, made once."""
+    r = _start().r
+    return r["eval"](r["parse"](text=code), _functions())
+
+
+@cache
+def _functions() -> Any:
+    """Return the environment of R in which the functions of ``functions.R`` are."""
+    functions = _start().r("new.env()")
+    _start().r["sys.source"](str(Path(__file__).with_name("functions.R")), functions)
+    return functions
 
 
 def version() -> dict[str, str]:
@@ -207,7 +129,7 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
                 block = np.where(codes < 0, missing, codes + 1).astype(np.int32)
                 vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(block.data))
                 names = vectors.StrVector([label_of(level) for level in labels.categories])
-                blocks[name] = r_function(_TO_FACTOR)(vector, names)
+                blocks[name] = r_function("to_factor")(vector, names)
         return robjects.DataFrame(blocks)
 
 
@@ -216,11 +138,11 @@ def named(r_list: Any) -> dict[str, Any]:
     return dict(zip(r_list.names, r_list, strict=True))
 
 
-def variables_of(formula: str) -> list[str]:
-    """Return the variables of a formula, the response first."""
+def variables_of(formula: str, function: str = "variables_of") -> list[str]:
+    """Return the variables of a formula, the response first, or what another function finds."""
     with in_r():
         try:
-            return [str(name) for name in r_function(_VARIABLES)(formula)]
+            return [str(name) for name in r_function(function)(formula)]
         except Exception as error:
             raise FrameError(f"R cannot read {formula!r}: {str(error).strip()}") from None
 
@@ -249,7 +171,7 @@ def fit_in_r(
             "\"Gamma(link='log')\""
         )
     with in_r():
-        more = r_function(_ARGUMENTS)(r_arguments) if r_arguments else []
+        more = r_function("variables_of_arguments")(r_arguments) if r_arguments else []
         variables = dict.fromkeys(
             [*variables_of(formula), *(str(name) for name in more if name in data)]
         )
@@ -260,17 +182,17 @@ def fit_in_r(
             )
         columns = to_r(data, [*variables], factors)
         whole = f"{call}, {r_arguments})" if r_arguments else f"{call})"
-        result = named(r_function(_FIT)(package, whole, formula, columns))
+        result = named(r_function("fit_model")(package, whole, formula, columns))
         if result["refused"][0]:
             raise FrameError(f"{package} refused {formula!r}: {result['fit'][0]}")
-        rows = np.array(r_function(_ROWS)(result["fit"]))
+        rows = np.array(r_function("rows_of")(result["fit"]))
     for message in result["warnings"]:
         warnings.warn(f"{package}: {message}", RuntimeWarning, stacklevel=4)
     return result["fit"], columns, data[[*variables]].iloc[rows - 1]
 
 
 @dataclass(frozen=True)
-class Fitted(Model):
+class _Fitted(Model):
     """A fit in R, with what its predictions need."""
 
     variables: Sequence[str]
@@ -284,13 +206,11 @@ class Fitted(Model):
 
     @property
     def random(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return the labels of random effects."""
         return tuple(self.effects)
 
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
-        """Return the expected response and its standard error."""
         for name in self.in_fixed_terms:
             require_levels(name, data[name], self.levels[name])
         # An unseen level of a random effect is replaced by a known one, whose effect is left out.
@@ -307,33 +227,32 @@ class Fitted(Model):
                 more = [label for label, out in zip(self.effects, pattern, strict=True) if out]
                 names = robjects.StrVector([*exclude, *more])
                 frame = to_r(data.assign(**in_fit)[rows], self.variables, self.labelled)
-                values = r_function(_PREDICT)(self.r_object, frame, names, se)
+                values = r_function("gam_predict")(self.r_object, frame, names, se)
                 predicted[:, rows] = np.asarray(values).reshape(1 + se, -1)
         return predicted[0], predicted[1] if se else None
 
     def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        """Return what one term adds, and its standard error."""
         with in_r():
             frame = to_r(data, self.variables, self.labelled)
-            fit, error = np.reshape(r_function(_EFFECT)(self.r_object, frame, label), (2, -1))
+            fit, error = np.reshape(r_function("gam_effect")(self.r_object, frame, label), (2, -1))
         return fit, error
 
     def residuals(self) -> Floats:
-        """Return deviance residuals."""
         with in_r():
-            return np.array(r_function(_RESIDUALS)(self.r_object))
+            return np.array(r_function("gam_residuals")(self.r_object))
 
     def tests(self) -> pd.DataFrame:
-        """Return the tests of R's ``summary``."""
         with in_r():
-            values = np.array(r_function(_TESTS)(self.r_object)) if self.labels else np.zeros(0)
+            values = (
+                np.array(r_function("gam_tests")(self.r_object)) if self.labels else np.zeros(0)
+            )
         rows = dict(zip(self.labels, values, strict=True))
         return smooth_table(rows, "ref_df", "F", "p")
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
         with in_r():
-            effects = named(r_function(_RANDOM_EFFECTS)(self.r_object))
+            effects = named(r_function("gam_random_effects")(self.r_object))
             return pd.DataFrame({name: list(values) for name, values in effects.items()})
 
 
@@ -366,7 +285,7 @@ def fit(
         require_columns(variables, data)
         # Factors are all columns that are no numbers, and one variable of each random effect.
         numeric = {name for name in variables if is_number(data[name])}
-        random, fixed = r_function(_RANDOM)(formula)
+        random, fixed = r_function("gam_terms")(formula)
         effects = {str(label): [str(name) for name in names] for label, *names in random}
         labelled = [names[0] for names in effects.values() if numeric.issuperset(names)]
         for name in labelled:
@@ -388,7 +307,7 @@ def fit(
             control = f"gam.control(newton = list(conv.tol = {float(tolerance)!r}))"
             call = f'gam({call}, method = "{method}", control = {control}'
         r_fit, _, used = fit_in_r("mgcv", call, formula, data, family, r_arguments, labelled)
-        part = named(r_function(_RESULT)(r_fit))
+        part = named(r_function("gam_result")(r_fit))
         scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
         numbers: dict[str, Any] = {name: float(part[name][0]) for name in scalars}
         estimate = np.asarray(part["estimate"])
@@ -408,7 +327,7 @@ def fit(
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
             if name == "NA" or name in used:  # an effect has no value of by=log(x) to stand at
                 parts[label] = Part(tuple(map(str, names)), fixed_by)
-        model = Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
+        model = _Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
 
     return GAMFit(
         formula=formula,

@@ -50,7 +50,7 @@ MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
 
 
 @dataclass(frozen=True)
-class Native(Model):
+class _Fitted(Model):
     """A native fit: the coefficients of centred and scaled columns, and what they rest on."""
 
     formula: Formula
@@ -70,12 +70,10 @@ class Native(Model):
 
     @property
     def variables(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return the columns that a prediction needs."""
         return self.formula.columns(self.formula.variables)
 
     @property
     def parts(self) -> dict[str, Part]:  # type: ignore[override]
-        """Return the linear terms and smooths without random effects."""
         parts = {}
         for term in self.matrix.terms[1:]:
             if isinstance(term, By):
@@ -94,7 +92,6 @@ class Native(Model):
 
     @property
     def random(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return the labels of random effects."""
         return tuple(s.label for s in self.formula.smooths if s.basis == "re")
 
     def _evaluate(
@@ -138,11 +135,9 @@ class Native(Model):
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
-        """Return the expected response and its standard error."""
         return self._evaluate(data, {*self.parts, *self.random} - {*exclude}, se, constant=True)
 
     def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        """Return what one term adds, and its standard error."""
         fit, error = self._evaluate(data, {label}, se=True, constant=False)
         return fit, np.asarray(error)
 
@@ -309,7 +304,7 @@ def fit(
         moments = _to_cpu(moments)
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
     computed = tuple(e for e in formula.expressions if e.name != formula.response)
-    model = Native(
+    model = _Fitted(
         formula=replace(formula, expressions=computed),  # predictions need no response
         state=state,
         matrix=matrix,
@@ -376,7 +371,7 @@ def _score(
     return float(criterion(moments, torch.from_numpy(penalties), theta, method).value)
 
 
-def _statistics(model: Native, y: Floats) -> dict[str, Any]:
+def _statistics(model: _Fitted, y: Floats) -> dict[str, Any]:
     """Return edf, tables of coefficients and smooths, and the shares of variance and deviance.
 
     Estimates of linear terms are as R has them; the intercept is a combination of all. ``y`` is the

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError, plain
+from psychlm.reading_times._result import Floats
 
-Floats = NDArray[np.float64]
 EFFECT, PREV_EFFECT = 2.0, 1.0  # of simulated surprisal on gaze duration, ms per bit
 EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
 
@@ -104,9 +104,9 @@ def power_curve(
     words = plain(words).sort_values("text_id", kind="stable")
     # Held-out fits do not depend on the columns' scale, but their equations are better conditioned.
     raw = words[names].to_numpy(np.float64)
-    spread = raw.std(axis=0)
-    kept = [name for name, sd in zip(names, spread, strict=True) if sd > 0]
-    scaled = (raw - raw.mean(axis=0))[:, spread > 0] / spread[spread > 0]
+    varies = np.ptp(raw, axis=0) > 0  # the deviation of a constant may be above 0 by rounding
+    kept, raw = [names[i] for i in np.flatnonzero(varies)], raw[:, varies]
+    scaled = (raw - raw.mean(axis=0)) / raw.std(axis=0)
     columns = np.column_stack([np.ones(len(words)), scaled])
     parts = [
         [0, *(1 + kept.index(name) for name in dict.fromkeys([*baseline, *own]) if name in kept)]

@@ -29,7 +29,7 @@ UNPENALISED = 1e-9
 
 
 @dataclass(frozen=True)
-class Splines(Model):
+class _Fitted(Model):
     """A fit by pygam, which predicts."""
 
     model: Any
@@ -39,7 +39,6 @@ class Splines(Model):
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
-        """Return the expected response."""
         if se or exclude:
             self._absent()
         return self.model.predict(data[self.variables].to_numpy(np.float64)), None
@@ -108,5 +107,5 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
         n=n,
         converged=True,
         data=data[[formula.response, *names]],
-        model=Splines(model, names, dict.fromkeys(labels[1:], Part(()))),
+        model=_Fitted(model, names, dict.fromkeys(labels[1:], Part(()))),
     )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, format_names, refuse
 from psychlm.reading_times._result import Floats, is_number
 from psychlm.reading_times.formula import Smooth
 
@@ -108,12 +108,11 @@ class Linear(Term):
 
 def require_levels(variable: str, values: pd.Series, levels: Iterable[object]) -> None:
     """Raise a :class:`FrameError` if a linear term's factor has levels without a coefficient."""
-    unseen = set(values.unique()) - set(levels)
-    if unseen:
-        raise FrameError(
-            f"factor {variable!r} has levels {format_names(sorted(unseen, key=str))} that were not "
-            "in the data of the fit, so they have no coefficient; leave those rows out"
-        )
+    refuse(
+        f"factor {variable!r} has levels",
+        sorted(set(values.unique()) - set(levels), key=str),
+        "that were not in the data of the fit, so they have no coefficient; leave those rows out",
+    )
 
 
 def linear(

@@ -24,14 +24,14 @@ import numpy as np
 import pandas as pd
 import scipy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from psychlm.cluster import run_pieces
 from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows, plain
+from psychlm.reading_times._result import Floats
 from psychlm.reading_times.formula import FormulaError, parse
-from psychlm.reading_times.model_matrix import check_response
+from psychlm.reading_times.model_matrix import Integers, check_response
 from psychlm.reading_times.reml import Method, Moments, Solution, one_thread, solve
 from psychlm.reading_times.shared_design import SharedDesign, extend, share_design
 
@@ -45,9 +45,6 @@ BASELINE = (
 # Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or
 # what fills a GPU.
 CHUNK_BYTES, CHUNK_BYTES_GPU = 16 * 2**20, 2**30
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def delta_loglik(
@@ -305,7 +302,7 @@ class Sweep:
             with one_thread(), ThreadPoolExecutor(workers) as threads:
                 done = list(threads.map(partial(add_models, shared), chunks))
         else:
-            by_chunk = dict(run_pieces(client, add_models_alone, shared, dict(enumerate(chunks))))
+            by_chunk = dict(run_pieces(client, add_models, shared, dict(enumerate(chunks))))
             done = [by_chunk[i] for i in range(len(chunks))]
         frames, gains = zip(*done, strict=True)
         result = pd.concat(frames, ignore_index=True)
@@ -336,6 +333,7 @@ class Sweep:
 Shared = tuple[Sweep, Solution, Tensor, Tensor | None, Tensor]
 
 
+@one_thread()
 def add_models(
     shared: Shared, models: tuple[list[str], Floats]
 ) -> tuple[pd.DataFrame, Floats | None]:
@@ -372,14 +370,6 @@ def add_models(
         }
     )
     return frame, gains
-
-
-def add_models_alone(
-    shared: Shared, models: tuple[list[str], Floats]
-) -> tuple[pd.DataFrame, Floats | None]:
-    """Do :func:`add_models` on one thread: the work of a Dask worker."""
-    with one_thread():
-        return add_models(shared, models)
 
 
 def pool(units: Moments, weights: Tensor) -> Moments:

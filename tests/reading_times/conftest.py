@@ -6,7 +6,7 @@ import pytest
 from conftest import absent
 
 from psychlm import data
-from psychlm.reading_times import lme4, mgcv
+from psychlm.reading_times import mgcv
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def r():
     """R with mgcv and lme4, without which a test is skipped."""
     try:
         with mgcv.in_r():
-            if not mgcv.r_function(lme4._HAS)("lme4")[0]:
+            if not mgcv.r_function("has_package")("lme4")[0]:
                 raise mgcv.RMissingError
     except mgcv.RMissingError:
         return absent("R with mgcv and lme4")

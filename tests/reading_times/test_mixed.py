@@ -11,7 +11,7 @@ from two_programs import both
 
 from psychlm import reading_times as reading
 from psychlm.frames import FrameError
-from psychlm.reading_times import formula, lme4, mgcv
+from psychlm.reading_times import formula, mgcv
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,8 @@ def test_stored_fits_of_lme4_are_reproduced(text, method, reference_dir, sap):
     assert loglik - 1e-7 < fit.loglik < loglik + 1e-4
     for (group, term), value in values.loc["sd"].items():
         factor = group.removesuffix(".1")
-        label = "residual" if group == "Residual" else lme4._label(factor, str(term))
+        effect = "1" if term == "(Intercept)" else term
+        label = "residual" if group == "Residual" else f"({effect} | {factor})"
         assert fit.variance_components[label] == pytest.approx(value, rel=2e-4, abs=2e-5)
     fixed = rows[rows["quantity"] == "fixed"].set_index("term")
     found = fit.coefficients.loc[fixed.index]

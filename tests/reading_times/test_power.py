@@ -63,6 +63,15 @@ def test_rates_that_vary_cost_power_and_a_predictor_counts_once(words) -> None:
         curve(["a"], texts=[12])
 
 
+def test_a_constant_predictor_is_the_intercept_whatever_its_rounding(words):
+    sizes = {"readers": [8], "texts": [60], "sd_residual": 50, "n_simulations": 20}
+    curves = [
+        power_curve(words.assign(one=one), "ms", ["a"], ["b"], ["one", "length"], **sizes)
+        for one in (1.0, 0.3)  # 600 times 0.3 have a deviation of 1e-16
+    ]
+    pd.testing.assert_frame_equal(*curves)
+
+
 def test_models_that_are_noise_are_told_apart_less_often_than_the_level(rng):
     words = pd.DataFrame(rng.normal(size=(400, 2)), columns=["a", "b"])
     words = words.assign(text_id=np.repeat(range(40), 10), one=1.0, ms=300.0)

@@ -1,0 +1,137 @@
+# What mgcv.py and lme4.py ask of R.
+
+has_package <- function(name) nzchar(system.file(package = name))
+
+to_factor <- function(codes, levels) structure(codes, levels = levels, class = "factor")
+
+variables_of <- function(formula) all.vars(stats::as.formula(formula))
+
+variables_of_arguments <- function(text) all.vars(str2lang(paste0("list(", text, ")")))
+
+# Call a function of a package that fits. The names in the call are the package's functions, the
+# model and the data.
+fit_model <- function(package, call, formula, data) {
+  place <- list2env(list(model = stats::as.formula(formula, env = globalenv()), data = data),
+                    parent = asNamespace(package))
+  messages <- character()
+  collect <- function(w) {
+    messages <<- c(messages, conditionMessage(w))
+    invokeRestart("muffleWarning")
+  }
+  note <- function(m) invokeRestart("muffleMessage")  # a singular fit is in the result
+  fit <- tryCatch(withCallingHandlers(eval(parse(text = call), place), warning = collect,
+    message = note), error = function(e) conditionMessage(e))
+  list(fit = fit, warnings = unique(messages), refused = is.character(fit))
+}
+
+rows_of <- function(fit) as.integer(rownames(stats::model.frame(fit)))
+
+# The variables of each random effect, preceded by its label, and those of all other terms.
+gam_terms <- function(formula) {
+  parts <- mgcv::interpret.gam(stats::as.formula(formula))
+  random <- vapply(parts$smooth.spec, function(s) inherits(s, "re.smooth.spec"), TRUE)
+  others <- lapply(parts$smooth.spec[!random], function(s) c(s$term, all.vars(str2lang(s$by))))
+  list(random = lapply(parts$smooth.spec[random], function(s) c(s$label, s$term)),
+       fixed = as.character(c(all.vars(parts$pf)[-1], unlist(others))))
+}
+
+gam_result <- function(fit) {
+  linear <- seq_len(fit$nsdf)
+  random <- vapply(fit$smooth, function(s) inherits(s, "random.effect"), TRUE)
+  # Deviations of random effects: penalties as mgcv scales them, undone.
+  deviation <- function(s) sqrt(fit$sig2 * s$S.scale[1] / fit$sp[s$first.sp])
+  w <- sqrt(fit$prior.weights)
+  errors <- w * (fit$y - fit$fitted.values)
+  variables <- function(terms) unique(unlist(lapply(terms, function(t) all.vars(str2lang(t)))))
+  list(loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf), scale = fit$sig2,
+       names = names(stats::coef(fit))[linear], estimate = unname(stats::coef(fit)[linear]),
+       covariance = unname(fit$Vp[linear, linear]),
+       dof = if (fit$scale.estimated) fit$df.residual else Inf,
+       labels = vapply(fit$smooth, function(s) s$label, ""), random = random,
+       smooth_edf = vapply(fit$smooth, function(s) sum(fit$edf[s$first.para:s$last.para]), 0),
+       components = vapply(fit$smooth[random], deviation, 0),
+       r_squared = 1 - stats::var(errors) * (length(w) - 1) /
+         (stats::var(w * (fit$y - stats::weighted.mean(fit$y, w))) * fit$df.residual),
+       deviance_explained = 1 - fit$deviance / fit$null.deviance, criterion = fit$gcv.ubre[[1]],
+       aic = fit$aic, linear = attr(fit$pterms, "term.labels"),
+       variables = c(lapply(attr(fit$pterms, "term.labels"), variables),
+                     lapply(fit$smooth[!random], function(s) variables(s$term))),
+       by = vapply(fit$smooth[!random], function(s) s$by, ""),
+       levels = vapply(fit$smooth[!random], function(s) paste0("", s$by.level), ""),
+       converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
+         identical(fit$outer.info$conv, "full convergence"))
+}
+
+gam_predict <- function(fit, data, exclude, se) {
+  found <- stats::predict(fit, newdata = data, type = "response", exclude = exclude, se.fit = se,
+                          discrete = FALSE)
+  if (se) c(found$fit, found$se.fit) else as.numeric(found)
+}
+
+gam_effect <- function(fit, data, label) {
+  found <- stats::predict(fit, newdata = data, type = "terms", terms = label, se.fit = TRUE,
+                          discrete = FALSE)
+  c(found$fit, found$se.fit)
+}
+
+gam_tests <- function(fit) unname(summary(fit)$s.table)
+
+gam_residuals <- function(fit) as.numeric(stats::residuals(fit))
+
+# Levels of random effects, in the order of their coefficients; and their estimates and errors.
+gam_random_effects <- function(fit) {
+  random <- Filter(function(s) inherits(s, "random.effect"), fit$smooth)
+  names <- lapply(random, function(s) {
+    levels <- Filter(Negate(is.null), lapply(fit$model[s$term], levels))
+    do.call(paste, c(expand.grid(levels), sep = "."))
+  })
+  places <- unlist(lapply(random, function(s) s$first.para:s$last.para))
+  list(term = rep(vapply(random, function(s) s$label, ""), lengths(names)),
+       level = as.character(unlist(names)),
+       estimate = unname(stats::coef(fit)[places]), std_error = unname(sqrt(diag(fit$Vp)[places])))
+}
+
+# Columns that are nothing but labels of groups; lme4 itself makes labels of the others.
+lme4_groups <- function(formula) {
+  model <- stats::as.formula(formula)
+  bars <- lme4::findbars(model)
+  variables <- function(part) unlist(lapply(bars, function(bar) all.vars(bar[[part]])))
+  setdiff(variables(3), c(all.vars(lme4::nobars(model)), variables(2)))
+}
+
+lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data here
+  effect <- function(names) ifelse(names == "(Intercept)", "1", as.character(names))
+  # R numbers a factor's second bar, "subject.1".
+  factors <- names(lme4::getME(fit, "flist"))
+  of_bar <- function(matrix, name)
+    list(group = if (name %in% factors) name else sub("\\.\\d+$", "", name),
+         names = effect(rownames(matrix)), deviations = attr(matrix, "stddev"),
+         correlations = unname(attr(matrix, "correlation")))
+  variances <- lme4::VarCorr(fit)
+  slopes <- stats::coef(summary(fit))
+  dof <- rep(Inf, nrow(slopes))
+  if (gaussian && nzchar(system.file(package = "lmerTest")))
+    dof <- stats::coef(summary(lmerTest::as_lmerModLmerTest(fit)))[, "df"]
+  problems <- fit@optinfo$conv$lme4$messages
+  effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
+  list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
+       edf = nrow(slopes) + length(lme4::getME(fit, "theta")),
+       names = rownames(slopes), estimate = unname(slopes[, 1]),
+       covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
+       bars = Map(of_bar, variances, names(variances)), singular = lme4::isSingular(fit),
+       converged = length(setdiff(problems,
+         grep("singular", problems, value = TRUE))) == 0,
+       residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
+       level_term = effect(effects$term), level_group = as.character(effects$grpvar),
+       level = as.character(effects$grp), level_value = effects$condval,
+       level_error = effects$condsd)
+}
+
+lme4_predict <- function(fit, data, random)
+  as.numeric(stats::predict(fit, newdata = data, re.form = if (random) NULL else NA,
+                            type = "response", allow.new.levels = TRUE))
+
+lme4_profile <- function(fit, level) {
+  found <- stats::confint(fit, level = level, method = "profile", oldNames = FALSE, quiet = TRUE)
+  list(names = rownames(found), values = unname(found))
+}
