@@ -229,7 +229,7 @@ def test_what_does_not_fit_the_bank_is_named(bank, people, options, message):
 def test_arguments_that_make_no_test_are_refused():
     bank = pd.DataFrame({"a": 1.0, "b": [-1.0, 0.0, 1.0]}, list("xyz"))
     wrong = {
-        "rule 'infomation' is not one of": {"rule": "infomation"},
+        "rule 'fisher' is not one of": {"rule": "fisher"},
         "n_items=0": {"n_items": 0},
         "stop_se=nan": {"stop_se": np.nan},
     }
