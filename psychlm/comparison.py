@@ -172,6 +172,8 @@ def compare(
         return _rank(a, cluster, level, method, model)
     if b is None:
         raise ValueError("one set of scores is no comparison; give b, or a frame of many models")
+    if method != "means":
+        raise ValueError(f"method {method!r} scores the rows of a frame; two models have means")
     given = [getattr(scores, "name", None) for scores in (a, b)]
     named = None not in given and given[0] != given[1]
     labels = (str(given[0]), str(given[1])) if named else ("a", "b")

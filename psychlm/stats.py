@@ -79,6 +79,7 @@ def bootstrap(
     >>> interval.estimate, bool(interval.low < 0.625 < interval.high)
     (0.625, True)
     """
+    _check_level(level)
     responses = tuple(_same_columns(responses))
     sizes = [len(frame) for frame in responses]
     if not sizes or min(sizes) < 2:
@@ -114,6 +115,12 @@ def bootstrap(
     estimate = float(statistic(*values))
     low, high = (float(limit) for limit in result.confidence_interval)
     return Interval(estimate, low, high, level, n_boot, int(undefined.sum()))
+
+
+def _check_level(level: float) -> None:
+    """Refuse a coverage that is none, as 95."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is a coverage between 0 and 1, as .95; it is {level}")
 
 
 def _same_columns(frames: Sequence[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -181,6 +188,7 @@ def correlation(
     >>> round(correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]).r, 3)
     0.8
     """
+    _check_level(level)
     if method not in ("spearman", "pearson"):
         raise ValueError(f"method {method!r} is unknown; choose 'spearman' or 'pearson'")
     if isinstance(x, pd.Series) and isinstance(y, pd.Series):
@@ -199,6 +207,8 @@ def correlation(
     if n < 3:
         raise ValueError(f"3 complete pairs are needed; {n} of {len(complete)} are complete")
     n_missing = len(complete) - n
+    if method == "pearson" and not np.isfinite([a, b]).all():
+        raise ValueError("x or y is infinite at some place; make it NaN, or choose 'spearman'")
     constant = [name for name, values in (("x", a), ("y", b)) if np.ptp(values) == 0]
     if constant:
         message = f"{' and '.join(constant)}: constant, so the correlation is undefined (NaN)"

@@ -214,3 +214,8 @@ def test_the_command_compares_two_files_and_ranks_one(tmp_path):
     run = CliRunner().invoke(main, ["compare", str(tmp_path / "models.csv"), "--out", str(out)])
     assert "of 6 pairs are told apart" in run.output
     assert np.allclose(pd.read_csv(out)["p"], psychlm.compare(bank).pairs["p"])
+
+
+def test_two_models_have_no_abilities():
+    with pytest.raises(ValueError, match="method 'irt' scores the rows of a frame"):
+        psychlm.compare([1, 0, 1], [0, 0, 1], method="irt")

@@ -178,3 +178,15 @@ def test_rank_correlations_of_few_pairs_have_the_exact_p_of_r(n, seed) -> None:
         expected = test(*vectors)[0]
     assert stats.correlation(x, y).p == pytest.approx(expected)
     assert stats.correlation([1, 2, 3], [1, 2, 3]).p == pytest.approx(1 / 3)
+
+
+def test_what_is_no_coverage_or_infinite_is_refused(rng):
+    x = [1.0, 2.0, 3.0, 5.0]
+    for level in (95, 1, 0, np.nan):
+        with pytest.raises(ValueError, match="level is a coverage"):
+            stats.correlation(x, x[::-1], level=level)
+        with pytest.raises(ValueError, match="level is a coverage"):
+            stats.bootstrap(np.mean, pd.DataFrame({"x": x}), rng=rng, level=level)
+    with pytest.raises(ValueError, match="infinite"):
+        stats.correlation(x, [1, 2, np.inf, 4], "pearson")
+    assert stats.correlation(x, [1, 2, 3, np.inf]).r == pytest.approx(1)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.ctt.items import check_size, inter_item_correlation
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +168,11 @@ def cluster_agreement(
     """
     from scipy.stats import pearsonr
 
+    labels_a, labels_b = labels_a.dropna(), labels_b.dropna()
+    for labels in (labels_a, labels_b):
+        refuse(
+            "items", labels.index[labels.index.duplicated()], "have two labels; keep one of each"
+        )
     items = labels_a.index.intersection(labels_b.index, sort=False)
     if len(items) < 3:
         raise FrameError(f"the clusterings have {len(items)} items in common, and need 3")

@@ -101,8 +101,16 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     >>> distractors(answers, pd.Series({"q1": "B", "q2": "A", "q3": "A"}))["suspect"].tolist()
     [True, False, False, False, False, False, False, False]
     """
+    key = key.dropna()
+    refuse("items", key.index[key.index.duplicated()], "have two keys; keep one of each")
+    refuse("items", answers.columns.difference(key.index), "have no key; give one, or drop them")
     answers = answers.astype(object).where(answers.notna(), None)
     graded = (answers.to_numpy() == key[answers.columns].to_numpy(object)).astype(float)
+    if not graded.any():
+        raise FrameError(
+            f"no answer is its item's key, such as {key[answers.columns].iloc[0]!r}; write both in "
+            "one way, and as values of one type"
+        )
     graded[answers.isna()] = np.nan
     right = check_size(pd.DataFrame(graded, answers.index, answers.columns))
     n_others = right.notna().sum(axis=1) - 1

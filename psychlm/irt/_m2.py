@@ -10,6 +10,7 @@ import pandas as pd
 import scipy
 import torch
 
+from psychlm.frames import refuse
 from psychlm.irt.item_fit import rmsea
 from psychlm.irt.model_tables import ModelTables
 
@@ -70,6 +71,8 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     tables = ModelTables.of(fit)
     x = tables.response_array(responses)
     n, n_items = x.shape
+    constant = tables.items[np.nanmin(x, 0) == np.nanmax(x, 0)]
+    refuse("items", constant, "were answered alike by everyone; fit a model without them")
     squares = np.einsum("c,icn->in", np.arange(tables.n_categories) ** 2, tables.probability)
     derivatives = jacobian(tables, _with_pairs(tables.expected))
     margins = Margins(tables.weights, tables.expected, squares, derivatives)

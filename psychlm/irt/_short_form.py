@@ -41,7 +41,7 @@ class ShortForm:
         items = self.items.index
         absent = items.difference(responses.columns)
         refuse("items", absent, "of the form are not among the responses; ask them")
-        answers = responses[items]
+        answers = check_responses(responses[list(items)])
         incomplete = answers.index[answers.isna().any(axis=1)]
         refuse("persons", incomplete, "did not answer all items of the form; ask the rest")
         return (answers @ self.items["weight"] + self.intercept).rename("score")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from zlib import crc32
 
 import numpy as np
@@ -52,7 +52,8 @@ class CutScore:
     error: float = 0.05  # of either kind, for abilities at the ends of the region
 
     def __post_init__(self) -> None:
-        if self.indifference <= 0 or not 0 < self.error < 0.5:
+        sound = np.isfinite(self.theta) and 0 < self.indifference < np.inf and 0 < self.error < 0.5
+        if not sound:
             raise ValueError(f"{self}: indifference is above 0, and error between 0 and 0.5")
 
     def log_ratios(self, functions: ResponseFunction) -> Array:
@@ -152,6 +153,13 @@ def adaptive_test(
     >>> test.history["item"].tolist()
     ['LSAT 3', 'LSAT 2']
     """
+    if rule not in get_args(Rule):
+        raise ValueError(f"rule {rule!r} is not one of {list(get_args(Rule))}")
+    if n_items < 1 or not (stop_se is None or stop_se > 0):
+        raise ValueError(
+            f"n_items={n_items} and stop_se={stop_se} make no test; give at least 1 item, and a "
+            "standard error above 0 (logits)"
+        )
     tables = ModelTables.of(fit, model)
     persons, available, respond = _test_takers(ask, tables, answers)
     n_persons, n_steps = len(persons), min(n_items, len(tables.items))
@@ -400,6 +408,9 @@ class _Living:
     ) -> None:
         self.persons, self.ask, self.file = list(ask), ask, file
         self.items, self.levels = tables.items, tables.levels
+        for kind, names in (("items", self.items), ("persons", pd.Index(self.persons))):
+            alike = names[names.map(str).duplicated()]
+            refuse(kind, alike, "have the name of another as text, by which answers are kept")
         self.kept: dict[str, dict[str, float | None]] = {}
         if file is not None and file.exists():
             self.kept = json.loads(file.read_text(encoding="utf-8"))

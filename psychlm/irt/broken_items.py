@@ -15,12 +15,14 @@ there are; p is that of the hypothesis that the effect does not pass the bound.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, xlogy
-from scipy.stats import binom, norm
+from scipy.stats import binom, nchypergeom_fisher, norm
 
 from psychlm import stats
 from psychlm.ctt import item_rest_correlation
@@ -29,6 +31,7 @@ from psychlm.irt._fit import fit
 from psychlm.irt.dif import mantel_haenszel
 from psychlm.irt.item_fit import q3
 from psychlm.irt.priors import LogNormal
+from psychlm.irt.specification import IRTWarning
 
 Array = NDArray[np.float64]
 FAULTS = (
@@ -61,7 +64,8 @@ def flag_items(
         Choices of an item, of which guessing takes one; without it ``only_guessers`` is not tested.
     groups : Series by person, optional
         Groups of persons, such as families of models, each of which is compared with all others if
-        it has at least 30 persons; without it ``drift`` is not tested.
+        it has at least 30 persons; without it ``drift`` is not tested. Only persons who answered
+        every item count there.
 
     Returns
     -------
@@ -85,6 +89,8 @@ def flag_items(
     >>> flags.loc[flags["flagged"], ["fault", "item"]].to_numpy().tolist()
     [['wrong_key', 'item-07']]
     """
+    if n_choices is not None and n_choices < 2:
+        raise ValueError(f"n_choices={n_choices}: an item has two choices at least, as 4")
     responses = check_responses(responses)
     responses = responses.loc[:, responses.nunique() > 1]
     if responses.shape[1] < 3:
@@ -142,6 +148,11 @@ def flag_items(
 
 def _drift(responses: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
     """Test each item in each group of 30 persons or more against all other persons."""
+    complete = responses.notna().all(axis=1)
+    if not complete.all():
+        message = f"drift is tested among the {complete.sum()} of {len(complete)} persons who "
+        warnings.warn(f"{message}answered every item", IRTWarning, stacklevel=3)
+    responses, group = responses[complete], group[complete]
     sizes = group.value_counts()
     tables = [_rows("drift", responses.columns[:0], np.zeros(0), np.zeros(0))]
     for name in sizes.index[(sizes >= LEAST_GROUP) & (sizes <= len(group) - LEAST_GROUP)]:
@@ -150,9 +161,24 @@ def _drift(responses: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
         ).items
         effect = -table["log_odds"].to_numpy()  # above 0: easier for the group
         p = norm.sf((effect - EASIER) / table["se"].to_numpy())
+        for k in np.flatnonzero(np.isinf(effect)):  # one of the two has all right, or all wrong
+            p[k] = _score_p(responses.iloc[:, k], group.eq(name), responses.sum(axis=1))
         tables.append(_rows("drift", responses.columns, effect, p, name).dropna(subset="p"))
     drifts = pd.concat(tables)
     return drifts.assign(p_adjusted=stats.holm(drifts["p"]))
+
+
+def _score_p(right: pd.Series, member: pd.Series, score: pd.Series) -> float:
+    """Return p of Mantel's score test that log odds do not pass EASIER, given all margins.
+
+    It needs no estimate of the odds, whose error is unknown where they are infinite.
+    """
+    edges = np.quantile(score, np.arange(1, N_CLASSES) / N_CLASSES)
+    strata = pd.DataFrame({"size": 1, "right": right, "members": member, "both": right * member})
+    margins = strata.groupby(np.searchsorted(edges, score)).sum()
+    size, n_right, n_members, both = margins.to_numpy(int).T
+    mean, variance = nchypergeom_fisher.stats(size, n_right, n_members, np.exp(EASIER))
+    return float(norm.sf((both.sum() - 0.5 - mean.sum()) / np.sqrt(variance.sum())))
 
 
 def _rows(

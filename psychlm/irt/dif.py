@@ -149,6 +149,8 @@ def mantel_haenszel(
     >>> test.items["ets"].tolist(), test.n_rounds
     (['A', 'A', 'A', 'A', 'A'], 1)
     """
+    if n_strata is not None and (n_strata < 2 or n_strata != int(n_strata)):
+        raise ValueError(f"n_strata={n_strata} classes; give a whole number of at least 2, or None")
     x, is_focal, names = complete_persons(responses, group, reference)
     in_matching, settled, n_rounds = np.ones(x.shape[1], dtype=bool), not purify, 0
     while True:

@@ -9,10 +9,12 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 import scipy
+import torch
 
 from psychlm.frames import FrameError, refuse
+from psychlm.irt.explanatory import CONSTANT, wald_table
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
-from psychlm.irt.response_functions import ABSENT, ResponseFunction, four_parameters
+from psychlm.irt.response_functions import ABSENT, PartialCredit, ResponseFunction, four_parameters
 from psychlm.irt.result import IRTFit
 
 FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
@@ -37,9 +39,15 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
     if isinstance(fit_or_items, IRTFit):
         fit = fit_or_items
         fit.require_one_group()
+        regression = fit.regression
+        if regression is not None:  # of difficulties, whose constant moves along
+            eta = slope * regression["eta"] + intercept * (regression.index == CONSTANT)
+            regression = wald_table(eta, slope * regression["se"], regression.index)
         return replace(
             fit,
             items=link(fit.items, slope=slope, intercept=intercept),
+            regression=regression,
+            residual_sd=slope * fit.residual_sd,
             ability_mean=slope * fit.ability_mean + intercept,
             ability_sd=slope * fit.ability_sd,
             se_ability_variance=slope**2 * fit.se_ability_variance,
@@ -55,6 +63,7 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
         refuse("columns", absent, "are missing; a scale is linked by slopes and difficulties")
         lacking = {f"d{tag}": -old["a"] * old[f"b{tag}"] for tag in tags if f"d{tag}" not in old}
         items = items.assign(**lacking)
+        PartialCredit.rows_of(items)  # b and d must agree
     else:  # b and d must agree, and one may be missing
         slopes, d, _, _ = four_parameters(old)
         items = items.assign(a=slopes, d=d, b=old["b"] if "b" in old else -d / slopes)
@@ -83,6 +92,15 @@ def thresholds(functions: ResponseFunction) -> np.ndarray:
     d = np.where(values[steps] > ABSENT / 2, values[steps], np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         return -d / values[0]
+
+
+def common_functions(tables: ModelTables, common: pd.Index) -> ResponseFunction:
+    """Return the common items' curves, without steps that none of them has."""
+    values = tables.functions.values.numpy()
+    values = values[:, tables.items.get_indexer(common)]
+    is_step = np.array(tables.functions.row_kinds(len(values))) == 1
+    used = ~is_step | (values > ABSENT / 2).any(axis=1)
+    return replace(tables.functions, values=torch.from_numpy(values[used]))
 
 
 def linking_constants(
@@ -122,16 +140,22 @@ def linking_constants(
     common = tables[0].items.intersection(tables[1].items)
     if len(common) < 2:
         raise FrameError(f"{len(common)} items are common to both; linking takes at least 2")
-    old, new = (
-        replace(each.functions, values=each.functions.values[:, each.items.get_indexer(common)])
-        for each in tables
-    )
+    old, new = (common_functions(each, common) for each in tables)
 
     # Moments of difficulties (all thresholds) and slopes.
     b_old, b_new = (thresholds(each) for each in (old, new))
+    n_steps = [np.isfinite(b).sum(axis=0) for b in (b_old, b_new)]
+    flaw = "have other numbers of categories in the two, or a slope of 0; leave them out"
+    refuse("items", common[(n_steps[0] != n_steps[1]) | (n_steps[0] == 0)], flaw)
     a_old, a_new = (each.values[0].numpy() for each in (old, new))
-    slopes = {"mean/sigma": np.nanstd(b_new) / np.nanstd(b_old)}
-    slopes["mean/mean"] = a_old.mean() / a_new.mean()
+    if not a_old.mean() * a_new.mean() > 0:
+        raise FrameError(
+            f"the common items' slopes have means {a_old.mean():.3g} and {a_new.mean():.3g}, of "
+            "opposite signs: ability grows in opposite directions; turn one of the scales round"
+        )
+    slopes = {"mean/sigma": np.nan, "mean/mean": a_old.mean() / a_new.mean()}
+    if np.nanstd(b_old) > 0 and np.nanstd(b_new) > 0:  # else difficulties have no spread to equate
+        slopes["mean/sigma"] = np.nanstd(b_new) / np.nanstd(b_old)
     rows = {
         name: [slope, np.nanmean(b_new) - slope * np.nanmean(b_old), np.nan]
         for name, slope in slopes.items()
@@ -140,7 +164,8 @@ def linking_constants(
     # Curves: search from there.
     wanted, weights = new.probability_at(STANDARD_GRID), normal_weights(STANDARD_GRID)
     score = np.arange(wanted.shape[1])
-    start = [math.log(rows["mean/sigma"][0]), rows["mean/sigma"][1]]
+    first = rows["mean/mean" if np.isnan(slopes["mean/sigma"]) else "mean/sigma"]
+    start = [math.log(first[0]), first[1]]
     settings = {"method": "Nelder-Mead", "options": {"xatol": 1e-7, "fatol": 1e-13}}
 
     def distance(constants: np.ndarray, name: str) -> float:

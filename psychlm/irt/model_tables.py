@@ -15,6 +15,7 @@ from torch import Tensor
 from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.response_functions import ResponseFunction, model_named
 from psychlm.irt.response_matrix import BLOCK_CELLS, BLOCK_CELLS_GPU, MISSING, encode_ratings
+from psychlm.irt.scoring import check_known
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
@@ -74,9 +75,11 @@ class ModelTables:
         """
         chosen = model_named(model)
         functions = chosen.form.of_table(items)
+        parameters = pd.DataFrame(functions.values.T.numpy(), items.index)
+        check_known(parameters, ability_mean, ability_sd)
         nodes = ability_mean + ability_sd * STANDARD_GRID
         if levels is None and not chosen.dichotomous:
-            levels = {item: list(range(len(functions.values))) for item in items.index}
+            levels = functions.levels(items.index)
         return cls(
             items=items.index,
             functions=functions,

@@ -11,6 +11,7 @@ r"""Response functions: one class for each form of item, and the models that are
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -149,6 +150,13 @@ class ResponseFunction(ABC):
         """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2."""
         return -self.by_ability(theta, self.log_probability(theta).exp())[1].T
 
+    def levels(self, items: pd.Index) -> dict:
+        """Return the numbers 0, 1, 2, ... of every item's categories."""
+        values = self.values.numpy()
+        steps = [row for row, kind in enumerate(self.row_kinds(len(values))) if kind == 1]
+        n_steps = (values[steps] > ABSENT / 2).sum(axis=0).tolist()
+        return {item: list(range(n + 1)) for item, n in zip(items, n_steps, strict=True)}
+
     def rescaled(self, mean: float, sd: float) -> Self:
         """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
         values = self.values.clone()
@@ -272,6 +280,8 @@ class OrderedCategories(ResponseFunction):
     """Items with several categories in an order: slope and one intercept for each step."""
 
     start_slope: ClassVar[float] = 1.0
+    falling: ClassVar[bool] = False  # whether each intercept must lie below the one before it
+    flaw = "have intercepts d1, d2, ... that do not fall (b1, b2, ... rise where a is positive)"
 
     @staticmethod
     @abstractmethod
@@ -281,15 +291,29 @@ class OrderedCategories(ResponseFunction):
     @classmethod
     def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
         """Return the rows of a table with a and d1, d2, ... (or b1, b2, ...)."""
-        if isinstance(items, pd.DataFrame) and "d1" not in items and "b1" in items:
-            b = items.filter(regex=r"^b\d+$")
-            d = -b.mul(items["a"], axis=0).set_axis([f"d{name[1:]}" for name in b], axis=1)
-            items = items.join(d)
-        if not isinstance(items, pd.DataFrame) or not {"a", "d1"} <= set(items):
+        names = list(items) if isinstance(items, pd.DataFrame) else []
+        found = [re.fullmatch(r"[bd](\d+)", str(name)) for name in names]
+        steps = range(1, max((int(match[1]) for match in found if match), default=0) + 1)
+        if "a" not in names or not steps:
             raise FrameError(f"{cls.name} items need the columns a and d1, d2, ... (or b1, b2)")
-        d = items.filter(regex=r"^d\d+$").to_numpy(float).T
-        absent = ABSENT * np.arange(1, len(d) + 1)[:, None]
-        return np.vstack([items["a"].to_numpy(float), np.where(np.isnan(d), absent, d)])
+        a = items["a"].to_numpy(float)
+        b, d = (
+            items.reindex(columns=[f"{symbol}{k}" for k in steps]).to_numpy(float).T
+            for symbol in "bd"
+        )
+        with np.errstate(invalid="ignore"):  # flat items have infinite difficulties
+            apart = np.abs(d + a * b) > AGREEMENT * (1 + np.abs(a) + np.abs(d))
+            flaw = "have a b1, b2, ... and a d1, d2, ... that disagree: d should be -a b"
+            refuse("items", items.index[(apart & np.isfinite(b)).any(axis=0)], f"{flaw}; drop one")
+            d = np.where(np.isnan(d), -a * b, d)
+        absent = np.isnan(d)
+        refuse(
+            "items",
+            items.index[absent[0] | (absent[:-1] & ~absent[1:]).any(axis=0)],
+            "lack a step before their last one; number steps from 1, without gaps",
+        )
+        refuse("items", items.index[(cls.falling & (d[1:] > d[:-1])).any(axis=0)], cls.flaw)
+        return np.vstack([a, np.where(absent, ABSENT * np.arange(1, len(d) + 1)[:, None], d)])
 
     @classmethod
     def fixed(
@@ -331,6 +355,7 @@ class Graded(OrderedCategories):
     """Samejima's graded response model."""
 
     name = "graded"
+    falling = True
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log differences of neighbouring logistic curves."""

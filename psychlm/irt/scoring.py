@@ -163,11 +163,13 @@ def known_items(
         encoded = encode_responses(responses, where)
         unknown = encoded.items.difference(items.index)
     elif not len(unknown):
+        if levels is None:
+            levels = form.of_table(items).levels(items.index)
         encoded = encode_ratings(responses, levels)
     refuse("items", unknown, "have no parameters; drop them, or fit a model with them")
     table = items.loc[encoded.items]
     curves = form.of_table(table)
-    check_known(pd.DataFrame(curves.values.T.numpy(), table.index))
+    check_known(pd.DataFrame(curves.values.T.numpy(), table.index), ability_mean, ability_sd)
     slope = curves.values[0].to(where) * ability_sd
     known = partial(KnownCurves, encoded.persons, encoded.row, encoded.count, slope)
     if plain:
@@ -185,8 +187,12 @@ def known_items(
     return known(at_nodes, partial(_by_functions, answers, curves), False, None)
 
 
-def check_known(parameters: pd.DataFrame) -> None:
-    """Refuse items that have two rows, or parameters that are missing or infinite."""
+def check_known(parameters: pd.DataFrame, ability_mean: float, ability_sd: float) -> None:
+    """Refuse items that have two rows or no finite parameters, and no distribution of ability."""
+    if not (np.isfinite(ability_mean) and 0 <= ability_sd < np.inf):
+        raise ValueError(
+            f"ability has mean {ability_mean} and sd {ability_sd}; give finite ones, the sd above 0"
+        )
     items = parameters.index
     refuse("items", items[items.duplicated()], "stand more than once; keep one of each")
     bad = ~np.isfinite(parameters.to_numpy(float)).all(axis=1)
@@ -242,7 +248,8 @@ def score(
     ability_sd, ability_mean : float
         Of ability in the population, logits: for EAP and MAP.
     model, levels
-        The model's name and, of polytomous items, the answers that are their categories, in order.
+        The model's name and, of polytomous items, the answers that are their categories, in order,
+        by default 0, 1, 2, ...
     device : str or torch.device
         "auto" takes a GPU for over ten million responses; :func:`psychlm.device.torch_device`.
 

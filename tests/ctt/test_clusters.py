@@ -103,3 +103,11 @@ def test_agreement_refuses_what_it_cannot_compute():
         ctt.cluster_agreement(pd.Series([1, 2]), pd.Series([1, 1, 2]))
     with pytest.raises(ValueError, match="rng="):
         ctt.cluster_agreement(pd.Series([1, 1, 2]), pd.Series([1, 2, 2]), n_permutations=9)
+
+
+def test_items_without_a_label_do_not_count_and_two_labels_are_refused():
+    a = pd.Series([1, 1, 2, 2, np.nan, np.nan], list("abcdef"))
+    b = pd.Series([1, 2, 2, 1, 3, 3], list("abcdef"))
+    assert ctt.cluster_agreement(a, b) == ctt.cluster_agreement(a.dropna(), b[:4])
+    with pytest.raises(FrameError, match=r"\['a'\] have two labels"):
+        ctt.cluster_agreement(a.rename({"b": "a"}), b)

@@ -191,3 +191,16 @@ def test_a_choice_of_the_able_is_suspect_where_nobody_chose_the_key():
     found = ctt.distractors(answers, key)["suspect"]
     assert found["q0"].to_dict() == {"C": True, "D": False}
     assert not found.drop("q0", level="item").any()
+
+
+def test_answers_without_a_key_that_fits_are_refused():
+    answers = pd.DataFrame({"q1": list("AABB"), "q2": list("AABC"), "q3": list("AACB")})
+    key = pd.Series({"q1": "B", "q2": "A", "q3": "A"})
+    for wrong in (key.drop("q3"), key.where(key.index != "q3")):
+        with pytest.raises(FrameError, match=r"\['q3'\] have no key"):
+            ctt.distractors(answers, wrong)
+    with pytest.raises(FrameError, match=r"\['q1'\] have two keys"):
+        ctt.distractors(answers, pd.concat([key, key[:1]]))
+    numbers = answers.replace({"A": 1, "B": 2, "C": 3})
+    with pytest.raises(FrameError, match="no answer is its item's key"):
+        ctt.distractors(numbers, pd.Series({"q1": "2", "q2": "1", "q3": "1"}))

@@ -83,3 +83,29 @@ def test_responses_that_cannot_be_screened_are_named():
         irt.flag_items(answers.iloc[:, :2])
     with pytest.raises(FrameError, match="'person-1'.* have no group"):
         irt.flag_items(answers, groups=pd.Series("a", answers.index[1:]))
+
+
+def test_an_item_that_only_a_group_always_solves_drifts():
+    # The odds ratio is infinite, and its error unknown; Mantel's score test needs neither.
+    rng = np.random.default_rng(0)
+    answers = simulate.responses(rng.normal(size=400), simulate.items(15, rng), rng)
+    group = pd.Series(np.where(np.arange(400) < 80, "a", "b"), answers.index)
+    answers.loc[group == "a", "item-04"] = 1.0
+    flags = irt.flag_items(answers, groups=group).query("fault == 'drift'").set_index("item")
+    assert flags.index[flags["flagged"]].tolist() == ["item-04"]
+    assert flags.loc["item-04", ["effect", "detail"]].tolist() == [np.inf, "a"]
+
+
+def test_persons_with_gaps_are_left_out_of_the_drift_with_a_warning():
+    rng = np.random.default_rng(1)
+    answers = simulate.responses(rng.normal(size=300), simulate.items(10, rng), rng)
+    group = pd.Series(np.arange(300) % 2, answers.index)
+    gaps = answers.copy()
+    gaps.iloc[:100, 0] = np.nan
+    with pytest.warns(irt.IRTWarning, match="among the 200 of 300 persons"):
+        found = irt.flag_items(gaps, groups=group)
+    complete = irt.flag_items(answers.iloc[100:], groups=group)
+    drifts = [each.query("fault == 'drift'").reset_index(drop=True) for each in (found, complete)]
+    pd.testing.assert_frame_equal(*drifts)
+    with pytest.raises(ValueError, match="n_choices=0.25"):
+        irt.flag_items(answers, n_choices=0.25)

@@ -240,3 +240,9 @@ def test_persons_with_missing_responses_are_set_aside_and_counted(rng):
     for given in (in_order, categories.sample(frac=1, random_state=0)):
         found = mantel_haenszel(complete, given, reference=group.iloc[0], purify=False).items
         pd.testing.assert_frame_equal(set_aside.items, found)
+
+
+@pytest.mark.parametrize("n_strata", [0, 1, 2.5])
+def test_strata_that_match_nobody_are_refused(n_strata):
+    with pytest.raises(ValueError, match="n_strata"):
+        mantel_haenszel(pd.DataFrame(np.eye(1000, 3)), ["a", "b"] * 500, n_strata=n_strata)

@@ -207,3 +207,17 @@ def test_dif_that_was_put_in_is_found_and_none_is_found_where_there_is_none(rng,
     else:
         assert found.sds[["difference_of_kinds", "difference_of_items"]].max() < 0.15
         assert found.items["difference"].abs().max() < 0.2
+
+
+def test_the_regression_of_a_linked_fit_gives_the_linked_difficulties(rng):
+    responses, x, _ = explained_responses(rng, n_items=20)
+    fit = irt.fit(responses, "Rasch", difficulty_prior=x)
+    linked = irt.link(fit, slope=2.0, intercept=1.0)
+    predicted = [
+        each.regression["eta"].iloc[0] + x @ each.regression["eta"].iloc[1:]
+        for each in (fit, linked)
+    ]
+    np.testing.assert_allclose(predicted[1], 2 * predicted[0] + 1)
+    np.testing.assert_allclose(linked.regression["se"], 2 * fit.regression["se"])
+    np.testing.assert_allclose(linked.regression["z"].iloc[1:], fit.regression["z"].iloc[1:])
+    assert linked.residual_sd == pytest.approx(2 * fit.residual_sd)

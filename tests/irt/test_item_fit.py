@@ -336,3 +336,19 @@ def test_ld_x2_of_ratings_equals_its_definition_and_sees_two_items_that_go_toget
         assert abs(found.loc[k, "cramers_v"]) == pytest.approx(size)
     assert found["ld_x2"].idxmax() == 0
     assert found.loc[0, "cramers_v"] > 0
+
+
+def test_tables_and_responses_that_have_no_statistics_are_refused():
+    items = pd.DataFrame({"a": 1.0, "b": [-1.0, 0, 0.5, 1, 2]}, list("vwxyz"))
+    answers = simulate.responses(np.linspace(-2, 2, 50), items, np.random.default_rng(0))
+    with pytest.raises(FrameError, match=r"\['w'\] have parameters that are missing"):
+        irt.ModelTables.of_items(items.assign(b=[-1, np.nan, 0.5, 1, 2]))
+    with pytest.raises(FrameError, match=r"\['w'\] stand more than once"):
+        irt.ModelTables.of_items(items.rename({"v": "w"}))
+    for moments in ({"ability_sd": -1.0}, {"ability_sd": np.inf}, {"ability_mean": np.nan}):
+        with pytest.raises(ValueError, match="ability has mean"):
+            irt.ModelTables.of_items(items, **moments)
+        with pytest.raises(ValueError, match="ability has mean"):
+            irt.score(items, answers, **moments)
+    with pytest.raises(FrameError, match=r"\['v', 'z'\] were answered alike by everyone"):
+        irt.m2(irt.ModelTables.of_items(items), answers.assign(v=1.0, z=0.0))

@@ -166,3 +166,57 @@ def test_figures_take_ratings_and_tables_of_every_statistic(people, ratings, fit
     for draw, arguments, label in calls:
         assert label in draw(*arguments, ax=plt.figure().gca()).get_ylabel()
         plt.close()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_constants_of_generated_links_are_recovered(model):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        old = simulate.items(int(rng.integers(3, 9)), rng, model)
+        slope, intercept = float(rng.lognormal(0, 0.5)), float(rng.normal())
+        new = irt.link(old, slope=slope, intercept=intercept)
+        # In any order, with other items that have more categories, and steps in any order.
+        other = simulate.items(2, rng, model).set_axis(["another", "more"])
+        if "b1" in other:
+            other = other[["a"]].assign(**{f"b{k}": float(k) for k in range(1, 12)})
+        new = pd.concat([new.sample(frac=1, random_state=seed), irt.link(other)]).iloc[:, ::-1]
+        found = irt.linking_constants(old, new, model=model)[["slope", "intercept"]]
+        np.testing.assert_allclose(found, [[slope, intercept]] * 4, atol=2e-3)
+
+
+def test_what_cannot_be_linked_is_refused():
+    graded = pd.DataFrame({"a": [1.0, 1.2], "b1": [0.0, 0.5], "b2": [1.0, 1.5]}, ["x", "y"])
+    longer = graded.assign(b3=[2.0, np.nan])
+    with pytest.raises(FrameError, match=r"\['x'\] have other numbers of categories"):
+        irt.linking_constants(graded, longer, model="graded")
+    items = pd.DataFrame({"a": [1.0, 2.0, 1.0], "b": [0.0, 0.5, 1.0]}, list("xyz"))
+    with pytest.raises(FrameError, match="opposite"):
+        irt.linking_constants(items, -items)
+    with pytest.raises(FrameError, match=r"\['x'\] stand more than once"):
+        irt.linking_constants(items, items.rename({"y": "x"}))
+    with pytest.raises(FrameError, match=r"\['y'\] have parameters that are missing"):
+        irt.linking_constants(items, items.mask(items == 2))
+    # Equal difficulties have no spread, but slopes and curves tell the scale.
+    equal = items.assign(b=0.0)
+    found = irt.linking_constants(equal, irt.link(equal, slope=2, intercept=1))
+    np.testing.assert_allclose(found.iloc[1:, :2], [[2, 1]] * 3, atol=1e-5)
+    assert found.loc["mean/sigma", ["slope", "intercept"]].isna().all()
+
+
+def test_tables_of_several_categories_that_are_no_items_are_refused(rng):
+    table = simulate.items(4, rng, "graded")
+    d = -table.filter(regex="^b").mul(table["a"], axis=0)
+    both = table.assign(**d.rename(columns=lambda name: f"d{name[1:]}"))
+    turned = both[sorted(both, reverse=True)]
+    curves = [model_named("graded").form.of_table(each).values for each in (table, both, turned)]
+    np.testing.assert_allclose(curves[1:], [curves[0]] * 2)
+    wrong = {
+        "disagree": both.assign(b1=both["b1"] - 1),
+        "do not fall": table.assign(b1=table["b2"] + 1),
+        "lack a step before": table.drop(columns="b1"),
+    }
+    for flaw, items in wrong.items():
+        with pytest.raises(FrameError, match=flaw):
+            irt.ModelTables.of_items(items, "graded")
+    with pytest.raises(FrameError, match="disagree"):
+        irt.link(wrong["disagree"], slope=2)

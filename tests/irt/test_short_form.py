@@ -112,3 +112,11 @@ def test_the_command_writes_the_same_items_and_weights(tmp_path):
     pd.testing.assert_frame_equal(written, form.items.rename_axis("item"))
     assert f"error on new families: {form.errors.loc['forward', 'rmse']:.2f}" in result.output
     assert "12 families" in result.output
+
+
+def test_a_form_scores_right_and_wrong_answers_only():
+    rng = np.random.default_rng(0)
+    bank = simulate.responses(rng.normal(size=100), simulate.items(8, rng), rng)
+    form = irt.short_form(bank, 3)
+    with pytest.raises(FrameError, match="hold values other than 0, 1"):
+        form.score(bank * 100)
