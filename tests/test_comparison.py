@@ -1,8 +1,5 @@
 """Comparisons of models. References: statsmodels' cluster covariance, scipy's binomtest, counting
-all flips of sign, coverage and ranks in the released answers of metabench.
-"""
-
-from __future__ import annotations
+all flips of sign, coverage and ranks in the released answers of metabench."""
 
 import itertools
 import warnings

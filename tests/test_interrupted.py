@@ -1,7 +1,5 @@
 """Work that was killed goes on: answers of a model, and the files of a model of the hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

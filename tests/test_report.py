@@ -1,7 +1,5 @@
 """Numbers beside the published ones, written whole or not at all. Reference: json's own reader."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Tiny language models with random weights and small tokenizers; tests fetch nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Item banks as frames. References: counts printed in the datasets' papers; hand-made files."""
 
-from __future__ import annotations
-
 import bz2
 import json
 import random

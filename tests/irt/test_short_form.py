@@ -2,8 +2,7 @@
 
 References: ordinary least squares by ``numpy.linalg.lstsq`` for every candidate item,
 scikit-learn's ``RidgeCV`` on the chosen items, and metabench's released answers (Kipnis et al.
-2025).
-"""
+2025)."""
 
 import numpy as np
 import pandas as pd

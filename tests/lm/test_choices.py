@@ -1,7 +1,5 @@
 """Models take the test. Reference: transformers, one item and one choice at a time, unpadded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -103,8 +101,7 @@ def classifier_alone(network, tokenizer, items):
 def nats_alone(model, prompt, choice, start=None):
     """Log-probabilities of the tokens of a choice after a prompt, by transformers alone.
 
-    A start token stands before prompts where the tokenizer puts one there, or the one given.
-    """
+    A start token stands before prompts where the tokenizer puts one there, or the one given."""
     tokenizer = model.tokenizer
     if model.kind == "encoder-decoder":  # the loss is the mean of the tokens'
         read = tokenizer(prompt, return_tensors="pt").input_ids
@@ -286,8 +283,8 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
         choice_logprobs(questions, wrap(language, tokenizer))
 
 
-def test_what_was_scored_is_in_the_cache(monkeypatch, tmp_path, questions, gpt2):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("own_cache")
+def test_what_was_scored_is_in_the_cache(monkeypatch, questions, gpt2):
     first = choice_logprobs(questions, gpt2)
     monkeypatch.setattr(_choice_scores, "score_questions", lambda *_: pytest.fail("scored again"))
     pd.testing.assert_frame_equal(choice_logprobs(questions, gpt2), first)

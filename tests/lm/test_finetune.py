@@ -119,8 +119,7 @@ def assert_equal_answers(one, other, items):
     """Two fine-tuned encoders answer new items alike.
 
     Their weights may differ: those that change no answer (of keys, of scores) follow rounding under
-    Adam.
-    """
+    Adam."""
     options = {"device": "cpu", "cache": False}
     ours, theirs = (lm.choice_logprobs(items, folder, **options) for folder in (one, other))
     np.testing.assert_allclose(ours, theirs, atol=1e-3)

@@ -19,15 +19,10 @@ from safetensors.torch import load_file
 
 from psychlm import data, lm
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 CASES = pytest.mark.parametrize(
     "n_cases", [60, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["60", "5000"]
 )
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 # Texts
@@ -169,9 +164,11 @@ def test_a_checkpoint_that_cannot_be_opened_safely_is_one_clear_error(copy, spoi
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["vocab.bpe", "weights.pt", "shard.safetensors", "extra.json"])
-def test_the_fingerprint_covers_every_file_that_could_be_read(copy, name):
+@pytest.mark.parametrize("name", ["vocab.bpe", "weights.pt", "model.safetensors", "extra.json"])
+def test_the_fingerprint_that_pins_a_folder_covers_every_file_that_could_be_read(copy, gpt2, name):
     before = lm.fingerprint(copy)
+    assert before == lm.fingerprint(gpt2) == lm.load(copy).revision
+    assert before.startswith("sha256:")
     (copy / name).write_bytes(b"something")
     changed = lm.fingerprint(copy)
     assert changed != before
