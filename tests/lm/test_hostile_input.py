@@ -10,10 +10,12 @@ import textwrap
 import unicodedata
 import warnings
 import zlib
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_models
 import torch
 from safetensors.torch import load_file
 
@@ -88,12 +90,6 @@ def test_columns_of_an_earlier_model_do_not_stay(gpt2):
 # Checkpoints
 
 
-def configured(folder, **entries):
-    """Give the configuration other entries."""
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | entries))
-
-
 def without_tokenizer(folder):
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (folder / file).unlink()
@@ -117,29 +113,17 @@ def with_an_index_of_files_elsewhere(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def with_weights_named_elsewhere(folder):
-    configured(folder, transformers_weights="../model.safetensors")
-
-
 def with_code(folder):
     code = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    configured(folder, model_type="novel", auto_map=code)
+    tiny_models.configure(folder, model_type="novel", auto_map=code)
     (folder / "evil.py").write_text("raise SystemExit('it ran')")
 
 
-def adapted(folder):
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
+def configured(**entries):
+    return partial(tiny_models.configure, **entries)
 
 
-def of_another_head(folder):
-    configured(folder, architectures=["GPT2ForTokenClassification"])
-
-
-def of_speech(folder):
-    config = {"model_type": "speech_to_text", "is_encoder_decoder": True}
-    (folder / "config.json").write_text(json.dumps(config))
-
-
+SPEECH = {"model_type": "speech_to_text", "is_encoder_decoder": True, "architectures": None}
 OUTSIDE = "no .safetensors file inside the checkpoint"
 
 
@@ -150,11 +134,11 @@ OUTSIDE = "no .safetensors file inside the checkpoint"
         (with_pickles, "no weights as safetensors.*convert it"),
         (with_an_index_of_pickles, OUTSIDE),
         (with_an_index_of_files_elsewhere, OUTSIDE),
-        (with_weights_named_elsewhere, OUTSIDE),
+        (configured(transformers_weights="../model.safetensors"), OUTSIDE),
         (with_code, "brings its own code, which psychlm never runs"),
-        (adapted, "holds an adapter"),
-        (of_another_head, "Classification: it has no language-model head"),
-        (of_speech, "speech_to_text.*no language-model head"),
+        (lambda at: (at / "adapter_config.json").write_text("{}"), "holds an adapter"),
+        (configured(architectures=["GPT2ForTokenClassification"]), "it has no language-model head"),
+        (configured(**SPEECH), "speech_to_text.*no language-model head"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_opened_safely_is_one_clear_error(copy, spoiled, says):
