@@ -97,7 +97,7 @@ def doctor() -> None:
     """Show which optional parts are installed (GPU, R, WordNet, data ...), and what each adds."""
     from psychlm import doctor as parts
 
-    rows = list(parts.examine())
+    rows = parts.examine()
     print_table(["", "part", "found, or how to get it", "what it adds"], rows)
     say(f"\n{sum(row[0] == 'yes' for row in rows)} of {len(rows)} optional parts are here.")
 

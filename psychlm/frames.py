@@ -11,6 +11,7 @@ import csv
 import re
 import warnings
 from collections.abc import Hashable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,12 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
     """Read a CSV file whose columns commas, semicolons or tabs separate.
 
     Cells such as "310,5" of files that commas do not separate are numbers. ``options`` are those of
-    :func:`pandas.read_csv`. Rows with more cells than the header are a :class:`FrameError`.
+    :func:`pandas.read_csv`. Rows with more cells than the header are a :class:`FrameError`. Quotes
+    that belong to the text, as in many corpora, stay in it.
     """
     separator, names = header_of(path)
+    if quotes_are_text(path, separator, len(names)):
+        options = {"quoting": csv.QUOTE_NONE, **options}
     try:
         # index_col=False would cut longer rows off; so pandas takes their first cells as an index
         table = pd.read_csv(path, sep=separator, **options)
@@ -90,8 +94,9 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
         too_long = str(error)
     if too_long:
         raise FrameError(
-            f"{path}: rows have more cells than the {len(names)} names of the header; name every "
-            f"column, and quote cells that hold the separator ({too_long})"
+            f"{path}: rows have more cells than the {len(names)} names of the header, or a "
+            "quotation mark is not closed; name every column, and quote cells that hold the "
+            f"separator ({too_long})"
         )
     if separator != ",":
         for name in table.columns.difference(list(options.get("dtype", ()))):
@@ -106,6 +111,27 @@ def header_of(path: str | Path) -> tuple[str, list[str]]:
     unquoted = re.sub('"[^"]*"', "", first)
     separator = max(",;\t", key=unquoted.count)
     return separator, next(csv.reader([first], delimiter=separator), [])
+
+
+def quotes_are_text(path: str | Path, separator: str, n_cells: int) -> bool:
+    """Return whether a cell opens with a quotation mark that does not quote the cell.
+
+    Every line has by itself as many cells as the header; read as quoting, the mark would join cells
+    or lines up to the next one.
+    """
+    found, between = False, separator.encode()
+    with Path(path).open("rb") as opened:
+        if not any(b'"' in part for part in iter(partial(opened.read, 2**20), b"")):
+            return False  # most files, at the speed of reading them
+        opened.seek(0)
+        for line in opened:
+            if line.count(between) != n_cells - 1 and line.strip():
+                return False
+            if b'"' in line and not found:
+                cells = line.strip(b"\r\n").split(between)
+                marked = [cell.strip() for cell in cells if cell.startswith(b'"')]
+                found = any(not re.fullmatch(rb'"([^"]|"")*"', cell) for cell in marked)
+    return found
 
 
 def numbers_of(values: pd.Series) -> pd.Series:

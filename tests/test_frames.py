@@ -1,8 +1,13 @@
 """Frames that break a contract of psychlm.frames are refused, with which rows, why, what to do."""
 
+import csv
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from psychlm import frames
 from psychlm.frames import FrameError
@@ -112,3 +117,32 @@ def test_word_ids_that_are_no_whole_numbers_are_refused(word_id: list) -> None:
     missing = words.assign(word_id=[1, 2], word=["None", np.nan])
     with pytest.raises(FrameError, match="keep_default_na"):
         frames.check_words(missing)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    words=st.lists(st.text('ab" 1', min_size=1, max_size=6).map("x{}".format), min_size=1),
+    opened=st.sets(st.integers(0, 5)),
+    separator=st.sampled_from("\t,;"),
+    written=st.sampled_from(["as text", csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+)
+def test_quotation_marks_of_a_text_neither_join_nor_lose_rows(
+    tmp_path, words, opened, separator, written
+) -> None:
+    words = [f'"{word}' if row in opened else word for row, word in enumerate(words)]
+    quoted = [bool(re.fullmatch('"(""|[^"])*"', word)) for word in words if word[0] == '"']
+    assume(written != "as text" or not all(quoted))  # else nothing tells that they are text
+    rows = [("word_id", "word", "n"), *((i, word, 1) for i, word in enumerate(words))]
+    with (tmp_path / "words.csv").open("w", newline="") as file:
+        if written == "as text":
+            file.writelines(separator.join(map(str, row)) + "\n" for row in rows)
+        else:
+            csv.writer(file, delimiter=separator, quoting=written).writerows(rows)
+    table = frames.read_csv(tmp_path / "words.csv", dtype={"word": str})
+    assert table["word"].tolist() == words and (table["n"] == 1).all()
+
+
+def test_a_quotation_mark_that_is_never_closed_is_refused_where_cells_hold_separators(tmp_path):
+    (tmp_path / "words.csv").write_text('word,n\n"a, b,1\nc,1\n')
+    with pytest.raises(FrameError, match="a quotation mark is not closed"):
+        frames.read_csv(tmp_path / "words.csv")
