@@ -1,7 +1,5 @@
 """What benchmarks share: how a call is timed, jobs of any size, networks with random weights."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Sized

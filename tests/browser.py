@@ -1,7 +1,5 @@
 """A real browser for the tests: headless Chromium, spoken to through its DevTools protocol."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The command ``psychlm`` in this process, as tests call it."""
 
-from __future__ import annotations
-
 from click.testing import CliRunner, Result
 
 from psychlm import cli

@@ -2,10 +2,7 @@
 
 Print one line per notebook (identical, or equal to 1e-6), then every other difference: notebooks
 and keys that stand on one side only, and fields of a number that differ. Exit 0 if there is none,
-1 if there are some, 2 on a usage error.
-"""
-
-from __future__ import annotations
+1 if there are some, 2 on a usage error."""
 
 import json
 import math

@@ -1,7 +1,5 @@
 """Fixtures; and absent data skip a test with a reason locally, and fail it in CI."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Generator, Iterator
@@ -75,6 +73,13 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         raise data.DataMissingError(name)
 
     monkeypatch.setattr(data, "path", missing)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let results be kept in a folder of the test's own; return it."""
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Processes that are killed in the middle of their work, as by `kill -9`, or short of memory."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable
@@ -16,8 +14,7 @@ def kill_this_process() -> None:
 def run_until_killed(work: Callable[[], object]) -> None:
     """Run work in a copy of this process, which must be killed before it ends.
 
-    The copy has one thread, as this process must have (the fixture ``one_thread``).
-    """
+    The copy has one thread, as this process must have (the fixture ``one_thread``)."""
     process = os.fork()
     if process == 0:
         try:

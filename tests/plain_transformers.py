@@ -1,7 +1,5 @@
 """What tests compare with: transformers alone, one input at a time, in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,7 @@ def log_probabilities(
 def next_tokens(model: LanguageModel, read: list[int], temperature: float = 1.0) -> np.ndarray:
     """Return log p of every token after each of those read, nats.
 
-    A permutation model has no place for what follows the last.
-    """
+    A permutation model has no place for what follows the last."""
     if model.kind != "permutation":
         return log_probabilities(model.network, read, temperature)
     tables, order = [], torch.arange(len(read))
@@ -53,8 +50,7 @@ def token_nats(model: LanguageModel, text: str) -> tuple[np.ndarray, np.ndarray]
 
     A model that reads from the left has its start token before the text; a masked model reads the
     text with the token and the rest of its word masked (Kauf & Ivanova 2023), a left-masked one the
-    tokens before and one mask.
-    """
+    tokens before and one mask."""
     ids, word = tokens_and_words(model, text)
     tokenizer, nats = model.tokenizer, []
     if model.kind in ("causal", "permutation"):

@@ -1,10 +1,7 @@
 """The rows of docs/coming_from.md, and the numbers that each program gives for them.
 
 As a script this writes reference/coming_from.json, numbers of programs that no test runs; it needs
-R with the program, or minicons: ``python tests/rows_of_programs.py lme4 minicons``.
-"""
-
-from __future__ import annotations
+R with the program, or minicons: ``python tests/rows_of_programs.py lme4 minicons``."""
 
 import json
 import re

@@ -1,7 +1,5 @@
 """A server of files for the tests, on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,9 +1,6 @@
 """A stand-in device for torch, "card", in this process; its folder must be on Python's path.
 
-Its numbers are the CPU's, and it refuses operations that mix its tensors with those of the host.
-"""
-
-from __future__ import annotations
+Its numbers are the CPU's, and it refuses operations that mix its tensors with those of the host."""
 
 import device_stand_in as stand_in  # before torch is used
 import torch

@@ -1,10 +1,7 @@
 """What the papers' profile fetches, in small: models of a local hub, and datasets as released.
 
 Architectures, tokenizers and layouts are those of the originals; weights are random and texts are
-made of a few words.
-"""
-
-from __future__ import annotations
+made of a few words."""
 
 import hashlib
 import json

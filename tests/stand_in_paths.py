@@ -5,10 +5,7 @@ the host: what runs here without an error does not mix devices, and should equal
 ``test_device.py`` calls ``python stand_in_paths.py FOLDER``, the folder of ``device_stand_in.py``.
 
 What a capability would cost on a GPU is counted: operations that are launched there (views are
-none), the bytes that they read and write, and how often the host waits for the device's numbers.
-"""
-
-from __future__ import annotations
+none), the bytes that they read and write, and how often the host waits for the device's numbers."""
 
 import json
 import sys

@@ -1,7 +1,5 @@
 """``psychlm`` as a user types it. References: R's ltm on LSAT 6, the functions that it calls."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,9 +1,6 @@
 """Work in pieces on a Dask cluster of two processes, one of which is killed.
 
-Reference: the same call without ``client``.
-"""
-
-from __future__ import annotations
+Reference: the same call without ``client``."""
 
 import operator
 import os

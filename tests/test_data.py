@@ -1,7 +1,5 @@
 """Reading data: verified, fetched, or refused with a clear error. Reference: hashlib's SHA-256."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

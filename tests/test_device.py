@@ -1,7 +1,5 @@
 """Computation off the CPU. Reference: a stand-in device whose numbers are the CPU's."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Frames that break a contract of psychlm.frames are refused, with which rows, why, what to do."""
 
-from __future__ import annotations
-
 import csv
 import re
 

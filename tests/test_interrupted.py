@@ -1,7 +1,5 @@
 """Work that was killed goes on: answers of a model, and the files of a model of the hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -17,9 +15,8 @@ from psychlm.lm import _choice_scores
 from psychlm.site.plan import is_fetched
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "own_cache")
 def test_a_killed_evaluation_asks_for_no_answer_twice(bert, tmp_path, monkeypatch, rng):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(_choice_scores, "QUESTIONS_AT_ONCE", {"cpu": 1})
     items, log = questions(rng, 12), tmp_path / "answered"
     tuned = lm.fine_tune(questions(rng, 10), str(bert), out=tmp_path / "tuned", epochs=1).folder

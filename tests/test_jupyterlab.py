@@ -1,9 +1,6 @@
 """A notebook as people use it: opened in JupyterLab, run from top to bottom, its figures looked at.
 
-Reference: a real JupyterLab server and a real browser (headless Chromium).
-"""
-
-from __future__ import annotations
+Reference: a real JupyterLab server and a real browser (headless Chromium)."""
 
 import json
 import os

@@ -1,10 +1,7 @@
 """No function of frames depends on their index or on the order of their columns.
 
 An index with other labels, repeated labels (as ``pd.concat`` leaves them), two levels, and columns
-in another order give the numbers of the frame as it was, or an error that names the flaw.
-"""
-
-from __future__ import annotations
+in another order give the numbers of the frame as it was, or an error that names the flaw."""
 
 from collections.abc import Callable
 from dataclasses import astuple

@@ -1,7 +1,5 @@
 """Imports follow the layers. Reference: the list in the docstring of psychlm/__init__.py."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,9 +1,6 @@
 """The project's own files agree with each other, and its installation copes with what is not here.
 
-Reference: pyproject.toml.
-"""
-
-from __future__ import annotations
+Reference: pyproject.toml."""
 
 import ast
 import os

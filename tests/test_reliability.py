@@ -1,7 +1,5 @@
 """Full disks, little memory, files that grow, truncated and random ones."""
 
-from __future__ import annotations
-
 import bz2
 import os
 import shutil

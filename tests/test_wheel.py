@@ -1,7 +1,5 @@
 """The wheel outside a clone, share and network. References: README, mirt, a local server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

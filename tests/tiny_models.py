@@ -1,8 +1,8 @@
 """Tiny language models with random weights and small tokenizers; tests fetch nothing."""
 
-from __future__ import annotations
-
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -201,3 +201,10 @@ def save_network(folder, made: Any, tokenizer: PreTrainedTokenizerFast) -> str:
     made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def configure(folder: Path, **entries: Any) -> Path:
+    """Give the configuration of a checkpoint other entries; return its folder."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+    return folder

@@ -1,7 +1,5 @@
 """Random multiple-choice questions for tests."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

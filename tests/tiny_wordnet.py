@@ -1,7 +1,5 @@
 """A WordNet of a few concepts in Princeton's file format (wndb(5WN)), for tests to break."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PART = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}

@@ -2,10 +2,7 @@
 
 Each notebook runs once per seed, its own first. ``data/facts/verdicts_by_seed.csv`` then holds a
 row for each: profile, seed, the verdict's sentence, the outcome, and the day. Rows of other
-notebooks, profiles and seeds stay. A notebook without a parameter ``seed`` is refused.
-"""
-
-from __future__ import annotations
+notebooks, profiles and seeds stay. A notebook without a parameter ``seed`` is refused."""
 
 import argparse
 import datetime

@@ -1,7 +1,5 @@
 """Published responses. References: the original files, and numbers printed in the papers."""
 
-from __future__ import annotations
-
 import json
 import runpy
 

@@ -1,8 +1,6 @@
 """Features of a frozen encoder. References: the equations, written as loops; scikit-learn's PCA and
 logistic regression; the stored features, computed anew."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Inputs and networks of crowds. Reference: PyTorch's own layers, one model at a time."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

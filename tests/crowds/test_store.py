@@ -1,7 +1,5 @@
 """Crowds in chunks and on disk. Reference: the crowd trained at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

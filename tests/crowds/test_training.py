@@ -1,8 +1,5 @@
 """Members of crowds, and many small models trained as one. References: what the names say, counted;
-each model alone; PyTorch's optimisers.
-"""
-
-from __future__ import annotations
+each model alone; PyTorch's optimisers."""
 
 import numpy as np
 import pytest

@@ -1,10 +1,7 @@
 """Adaptive tests equal a replay by numerical integration, and recover known abilities.
 
 Asking persons one by one equals the replay of their recorded responses to the last bit; the errors
-of the sequential test stay below Wald's (1947) bounds.
-"""
-
-from __future__ import annotations
+of the sequential test stay below Wald's (1947) bounds."""
 
 import numpy as np
 import pandas as pd

@@ -1,8 +1,7 @@
 """The screen for broken items, on banks whose faults are known.
 
 References: faults planted in simulated banks; statsmodels' StratifiedTable for drift;
-``ctt.item_rest_correlation``.
-"""
+``ctt.item_rest_correlation``."""
 
 import numpy as np
 import pandas as pd

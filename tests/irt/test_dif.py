@@ -1,10 +1,7 @@
 """Differential item functioning, in two groups.
 
 References: statsmodels' StratifiedTable and Logit on the same answers; a direct optimisation by
-scipy; known parameters. ``test_general`` compares the models of two groups with mirt.
-"""
-
-from __future__ import annotations
+scipy; known parameters. ``test_general`` compares the models of two groups with mirt."""
 
 import numpy as np
 import pandas as pd

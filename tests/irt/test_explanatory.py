@@ -2,10 +2,7 @@
 
 References: lme4's glmer (tests/reference/irt/more/explanatory_glmer.csv); an integral over items
 and persons by quadrature; the linear logistic test model and the Rasch model, the limits of small
-and large residual variances; known parameters.
-"""
-
-from __future__ import annotations
+and large residual variances; known parameters."""
 
 import numpy as np
 import pandas as pd

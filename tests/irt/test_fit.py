@@ -1,10 +1,7 @@
 """Item estimates equal those of R's mirt and ltm; likelihoods are exact, and none is higher.
 
 References: mirt and ltm; the integral over ability in small steps; a numerical Hessian; 50 random
-starts.
-"""
-
-from __future__ import annotations
+starts."""
 
 import json
 from dataclasses import replace

@@ -1,10 +1,7 @@
 """Graded, partial-credit and 4PL items, groups, linking, reliability, against mirt and equateIRT.
 
 References: mirt 1.45.1 (tests/reference/irt/more), equateIRT for linking constants; known
-parameters where no program gives them.
-"""
-
-from __future__ import annotations
+parameters where no program gives them."""
 
 import dataclasses
 

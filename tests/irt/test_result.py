@@ -1,7 +1,5 @@
 """Fits as results: change of scale, comparisons, figures, files that were damaged."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import matplotlib.pyplot as plt

@@ -1,14 +1,10 @@
-"""Abilities beside R's mirt and maxima of a general optimiser; test information; extreme patterns.
+"""Abilities beside R's mirt; test information; extreme patterns.
 
-The integrals and maxima of every model are in ``test_models``.
-"""
-
-from __future__ import annotations
+The integrals and maxima of every model are in ``test_models``."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
@@ -51,25 +47,6 @@ def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores(rng)
         found = irt.score(items, extreme, method)
         assert np.isfinite(found).all(axis=None)
         assert found.loc["all", "theta"] > 0 > found.loc["none", "theta"]
-
-
-@pytest.mark.parametrize("method", ["map", "ml"])
-def test_modes_are_where_a_general_optimiser_finds_them(method):
-    rng = np.random.default_rng(3)
-    items = simulate.items(25, rng, "3PL")
-    answered = simulate.responses(rng.normal(size=15), items, rng, missing=0.2)
-    found = irt.score(items, answered, method)
-    for person, row in answered[np.isfinite(found["theta"])].iterrows():
-        x, asked = row.dropna().to_numpy(), row.notna().to_numpy()
-
-        def negative(theta, x=x, asked=asked):
-            p = curves.probability(theta, items)[0][asked]
-            log_prior = -(theta**2) / 2 if method == "map" else 0
-            return -(x * np.log(p) + (1 - x) * np.log1p(-p)).sum() - log_prior
-
-        settings = {"bounds": (-8, 8), "method": "bounded", "options": {"xatol": 1e-9}}
-        best = optimize.minimize_scalar(negative, **settings)
-        assert negative(found.loc[person, "theta"]) <= best.fun + 1e-6
 
 
 def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):

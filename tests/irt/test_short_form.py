@@ -2,19 +2,17 @@
 
 References: ordinary least squares by ``numpy.linalg.lstsq`` for every candidate item,
 scikit-learn's ``RidgeCV`` on the chosen items, and metabench's released answers (Kipnis et al.
-2025).
-"""
+2025)."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import RidgeCV
 
 from psychlm import corpora, irt, simulate
-from psychlm.cli import main
 from psychlm.frames import FrameError
 from psychlm.irt._short_form import PENALTIES, forward
 
@@ -103,8 +101,8 @@ def test_the_command_writes_the_same_items_and_weights(tmp_path):
     answers = bank(120, 10, 6)
     answers.index = [f"lab{k % 12}/model{k}" for k in range(120)]
     answers.rename_axis("person").to_csv(tmp_path / "answers.csv")
-    options = ["--items", "4", "--family", "/", "--out", str(tmp_path / "form.csv")]
-    result = CliRunner().invoke(main, ["shorten", str(tmp_path / "answers.csv"), *options])
+    options = ["--items", "4", "--family", "/", "--out", tmp_path / "form.csv"]
+    result = run("shorten", tmp_path / "answers.csv", *options)
     assert result.exit_code == 0, result.output
     families = pd.Series(answers.index.str.split("/").str[0], answers.index)
     form = irt.short_form(answers, 4, families=families)

@@ -1,7 +1,5 @@
 """Tiny models that several modules share: made once, and copied where a test spoils one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,33 +1,17 @@
 """Models take the test. Reference: transformers, one item and one choice at a time, unpadded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
 import tiny_models as tiny
 import torch
+import transformers
 from plain_transformers import last_nats, token_nats
-from transformers import (
-    BertForMultipleChoice,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2ForSequenceClassification,
-)
+from transformers import BertForMultipleChoice, BertForSequenceClassification
 
+from psychlm import lm
 from psychlm.frames import FrameError
-from psychlm.lm import (
-    ItemTaker,
-    ModelError,
-    Prompt,
-    _choice_scores,
-    choice_logprobs,
-    evaluate,
-    grade,
-    predictions,
-    surprisal,
-    wrap,
-)
+from psychlm.lm import ModelError, Prompt, _choice_scores, choice_logprobs, evaluate, wrap
 from psychlm.lm.prompts import fill_prompts, outputs_of
 
 NLI = ["entailment", "neutral", "contradiction"]
@@ -103,8 +87,7 @@ def classifier_alone(network, tokenizer, items):
 def nats_alone(model, prompt, choice, start=None):
     """Log-probabilities of the tokens of a choice after a prompt, by transformers alone.
 
-    A start token stands before prompts where the tokenizer puts one there, or the one given.
-    """
+    A start token stands before prompts where the tokenizer puts one there, or the one given."""
     tokenizer = model.tokenizer
     if model.kind == "encoder-decoder":  # the loss is the mean of the tokens'
         read = tokenizer(prompt, return_tensors="pt").input_ids
@@ -215,10 +198,8 @@ def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisa
     with torch.inference_mode():
         loss = model.network(input_ids=torch.tensor([cut]), labels=labels).loss
     assert found.loc[11, 0] == pytest.approx(-float(loss) * labels.shape[1], abs=1e-3)
-    with pytest.raises(
-        ModelError, match=r"in memory is of the kind 'encoder-decoder'.* lm.evaluate"
-    ):
-        surprisal("the old man", model)
+    with pytest.raises(ModelError, match=r"is of the kind 'encoder-decoder'.* lm.evaluate"):
+        lm.surprisal("the old man", model)
     with pytest.raises(ModelError, match="which takes no bos=None"):
         choice_logprobs(questions, model, bos=None)
 
@@ -227,8 +208,8 @@ def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisa
 def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pad) -> None:
     tokenizer = tiny.byte_level()
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "pad_token_id": pad}
-    config = GPT2Config(vocab_size=len(tokenizer), **sizes, **tiny.labelled(NLI))
-    network = tiny.large_weights(GPT2ForSequenceClassification(config))
+    config = transformers.GPT2Config(vocab_size=len(tokenizer), **sizes, **tiny.labelled(NLI))
+    network = tiny.large_weights(transformers.GPT2ForSequenceClassification(config))
     if pad is not None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
     found = choice_logprobs(nli_items, wrap(network, tokenizer))
@@ -286,8 +267,8 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
         choice_logprobs(questions, wrap(language, tokenizer))
 
 
-def test_what_was_scored_is_in_the_cache(monkeypatch, tmp_path, questions, gpt2):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("own_cache")
+def test_what_was_scored_is_in_the_cache(monkeypatch, questions, gpt2):
     first = choice_logprobs(questions, gpt2)
     monkeypatch.setattr(_choice_scores, "score_questions", lambda *_: pytest.fail("scored again"))
     pd.testing.assert_frame_equal(choice_logprobs(questions, gpt2), first)
@@ -318,12 +299,12 @@ def test_ties_are_guesses_that_depend_on_the_item_alone() -> None:
     scores.iloc[::2, 3] = np.nan
     for place in range(3):
         answers = pd.Series(place, index=scores.index)
-        rates = grade(answers, scores).groupby(scores[3].isna()).mean()
+        rates = lm.grade(answers, scores).groupby(scores[3].isna()).mean()
         assert rates.tolist() == pytest.approx([1 / 4, 1 / 3], abs=0.035)
     with pytest.warns(RuntimeWarning, match=r"3000 of 3000 items, .* several choices"):
-        guesses = predictions(scores)
-        pd.testing.assert_series_equal(predictions(scores[::-1]), guesses[::-1])
-    assert grade(guesses, scores).all()  # predictions and grades resolve ties alike
+        guesses = lm.predictions(scores)
+        pd.testing.assert_series_equal(lm.predictions(scores[::-1]), guesses[::-1])
+    assert lm.grade(guesses, scores).all()  # predictions and grades resolve ties alike
 
 
 @pytest.mark.parametrize(
@@ -342,7 +323,7 @@ def test_ties_are_guesses_that_depend_on_the_item_alone() -> None:
 )
 def test_malformed_scores_and_answers_are_refused_with_the_reason(rows, index, answers, message):
     with pytest.raises(FrameError, match=message):
-        grade(pd.Series(answers), pd.DataFrame(rows, index=list(index)))
+        lm.grade(pd.Series(answers), pd.DataFrame(rows, index=list(index)))
 
 
 @pytest.mark.parametrize(
@@ -428,7 +409,7 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
 
 def test_a_model_that_is_asked_one_item_at_a_time_gives_the_same_answers(questions, models):
     graded = evaluate(questions, {"m": models("gpt2")}, cache=False).responses.loc["m"]
-    taker = ItemTaker(questions, models("gpt2"), cache=False)
+    taker = lm.ItemTaker(questions, models("gpt2"), cache=False)
     assert {item: taker(item) for item in graded.index[::-1]} == graded.to_dict()
     assert taker.n_scored == questions["choices"].map(len).sum()
     assert np.isnan(taker("an item without a text"))

@@ -2,10 +2,7 @@
 
 Its surprisals are compared with those released for GPT-2 and for people's cloze answers on the UCL
 corpus (de Varda et al. 2023); the trigram that teaches it with Kneser and Ney's equations written
-out in loops.
-"""
-
-from __future__ import annotations
+out in loops."""
 
 import json
 from collections import Counter

@@ -1,9 +1,6 @@
 """Networks that are edited in memory, and what scoring leaves of them.
 
-Reference: the same network wrapped anew without a revision, which takes nothing from the cache.
-"""
-
-from __future__ import annotations
+Reference: the same network wrapped anew without a revision, which takes nothing from the cache."""
 
 import numpy as np
 import pandas as pd
@@ -19,6 +16,7 @@ from torch import nn
 from psychlm import lm
 from psychlm.lm import forward
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 TEXT = "the old man and the sea"
 ITEMS = pd.DataFrame(
     {
@@ -66,11 +64,6 @@ EDITS = {  # through ``data``, for which torch counts no version
         network.transformer.h[0].mlp, "forward", lambda states: 0 * states
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def empty_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
 
 
 def bits(model: lm.LanguageModel) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Fine-tuning. References: the uninterrupted run, scikit-learn, words that tell the label."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_models
 import torch
 from killed import kill_this_process, run_until_killed, short_of_memory
 from safetensors.torch import load_file
@@ -103,14 +103,6 @@ def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(
         np.testing.assert_allclose(pieces[name], weight, atol=1e-6)
 
 
-def configured_copy(bert, folder, **entries):
-    """Copy a checkpoint, with other entries of its configuration."""
-    shutil.copytree(bert, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | entries))
-    return folder
-
-
 # what dropout draws depends on a batch's shape
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -119,8 +111,7 @@ def assert_equal_answers(one, other, items):
     """Two fine-tuned encoders answer new items alike.
 
     Their weights may differ: those that change no answer (of keys, of scores) follow rounding under
-    Adam.
-    """
+    Adam."""
     options = {"device": "cpu", "cache": False}
     ours, theirs = (lm.choice_logprobs(items, folder, **options) for folder in (one, other))
     np.testing.assert_allclose(ours, theirs, atol=1e-3)
@@ -133,7 +124,7 @@ def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batc
     bert, tmp_path, monkeypatch, batch_size, fit, made
 ):
     """Of 21 items the last step has fewer."""
-    encoder = configured_copy(bert, tmp_path / "bert", **WITHOUT_DROPOUT)
+    encoder = tiny_models.configure(shutil.copytree(bert, tmp_path / "bert"), **WITHOUT_DROPOUT)
     options = QUICK | {"batch_size": batch_size, "epochs": 1, "development": made(9, 1)}
     whole = lm.fine_tune(made(21), encoder, out=tmp_path / "whole", **options)
     monkeypatch.setattr(finetune, "run_trainer", short_of_memory(finetune.run_trainer, fit))
@@ -160,7 +151,7 @@ tuned.history.to_csv(f"history{os.environ['RANK']}.csv")
 
 def test_two_processes_give_the_answers_of_one_and_name_what_does_not_fit(bert, tmp_path):
     """By torchrun, on a machine without a GPU; the second process has memory for two items."""
-    encoder = configured_copy(bert, tmp_path / "bert", **WITHOUT_DROPOUT)
+    encoder = tiny_models.configure(shutil.copytree(bert, tmp_path / "bert"), **WITHOUT_DROPOUT)
     options = QUICK | {"epochs": 2, "development": sentences(9, 1)}
     alone = lm.fine_tune(sentences(24), encoder, out=tmp_path / "alone", **options)
     call = {"items": sentences(24), "options": options}
@@ -230,7 +221,7 @@ def test_what_cannot_be_used_is_named(bert, tmp_path, options, error, says):
 
 def test_encoders_processes_and_memory_that_do_not_suffice_are_named(bert, tmp_path, monkeypatch):
     items, out = sentences(8), tmp_path / "out"
-    cut = configured_copy(bert, tmp_path / "cut", num_hidden_layers=3)
+    cut = tiny_models.configure(shutil.copytree(bert, tmp_path / "cut"), num_hidden_layers=3)
     with pytest.raises(lm.ModelError, match="lacks weights of a BertForSequenceClassification"):
         lm.fine_tune(items, cut, out=tmp_path / "a", **QUICK)
     with monkeypatch.context() as patch:

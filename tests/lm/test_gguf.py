@@ -1,7 +1,6 @@
 """Models from GGUF files: they give the numbers of the checkpoint that the file was written from.
 
-Reference: the default model's own safetensors, written as GGUF by llama.cpp's package ``gguf``.
-"""
+Reference: the default model's own safetensors, written as GGUF by llama.cpp's package ``gguf``."""
 
 import json
 from importlib.util import find_spec
@@ -12,12 +11,8 @@ import pytest
 from psychlm import doctor, lm
 from psychlm.lm import _gguf
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 WORDS = "The old man the boat, and the horse raced past the barn fell."
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 """Scores of choices. Reference: lm-evaluation-harness 0.4.13 (``reference/lm_eval_harness.json``).
 
-``reference/lm_eval_harness.py`` wrote the file; it says how to write it again.
-"""
-
-from __future__ import annotations
+``reference/lm_eval_harness.py`` wrote the file; it says how to write it again."""
 
 import importlib.util
 import json

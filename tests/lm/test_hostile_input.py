@@ -10,24 +10,21 @@ import textwrap
 import unicodedata
 import warnings
 import zlib
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_models
 import torch
 from safetensors.torch import load_file
 
 from psychlm import data, lm
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 CASES = pytest.mark.parametrize(
     "n_cases", [60, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["60", "5000"]
 )
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 # Texts
@@ -93,12 +90,6 @@ def test_columns_of_an_earlier_model_do_not_stay(gpt2):
 # Checkpoints
 
 
-def configured(folder, **entries):
-    """Give the configuration other entries."""
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | entries))
-
-
 def without_tokenizer(folder):
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (folder / file).unlink()
@@ -122,29 +113,17 @@ def with_an_index_of_files_elsewhere(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def with_weights_named_elsewhere(folder):
-    configured(folder, transformers_weights="../model.safetensors")
-
-
 def with_code(folder):
     code = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    configured(folder, model_type="novel", auto_map=code)
+    tiny_models.configure(folder, model_type="novel", auto_map=code)
     (folder / "evil.py").write_text("raise SystemExit('it ran')")
 
 
-def adapted(folder):
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
+def configured(**entries):
+    return partial(tiny_models.configure, **entries)
 
 
-def of_another_head(folder):
-    configured(folder, architectures=["GPT2ForTokenClassification"])
-
-
-def of_speech(folder):
-    config = {"model_type": "speech_to_text", "is_encoder_decoder": True}
-    (folder / "config.json").write_text(json.dumps(config))
-
-
+SPEECH = {"model_type": "speech_to_text", "is_encoder_decoder": True, "architectures": None}
 OUTSIDE = "no .safetensors file inside the checkpoint"
 
 
@@ -155,11 +134,11 @@ OUTSIDE = "no .safetensors file inside the checkpoint"
         (with_pickles, "no weights as safetensors.*convert it"),
         (with_an_index_of_pickles, OUTSIDE),
         (with_an_index_of_files_elsewhere, OUTSIDE),
-        (with_weights_named_elsewhere, OUTSIDE),
+        (configured(transformers_weights="../model.safetensors"), OUTSIDE),
         (with_code, "brings its own code, which psychlm never runs"),
-        (adapted, "holds an adapter"),
-        (of_another_head, "Classification: it has no language-model head"),
-        (of_speech, "speech_to_text.*no language-model head"),
+        (lambda at: (at / "adapter_config.json").write_text("{}"), "holds an adapter"),
+        (configured(architectures=["GPT2ForTokenClassification"]), "it has no language-model head"),
+        (configured(**SPEECH), "speech_to_text.*no language-model head"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_opened_safely_is_one_clear_error(copy, spoiled, says):
@@ -169,9 +148,11 @@ def test_a_checkpoint_that_cannot_be_opened_safely_is_one_clear_error(copy, spoi
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["vocab.bpe", "weights.pt", "shard.safetensors", "extra.json"])
-def test_the_fingerprint_covers_every_file_that_could_be_read(copy, name):
+@pytest.mark.parametrize("name", ["vocab.bpe", "weights.pt", "model.safetensors", "extra.json"])
+def test_the_fingerprint_that_pins_a_folder_covers_every_file_that_could_be_read(copy, gpt2, name):
     before = lm.fingerprint(copy)
+    assert before == lm.fingerprint(gpt2) == lm.load(copy).revision
+    assert before.startswith("sha256:")
     (copy / name).write_bytes(b"something")
     changed = lm.fingerprint(copy)
     assert changed != before

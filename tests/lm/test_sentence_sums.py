@@ -1,10 +1,7 @@
 """Sums over sentences, and minimal pairs.
 
 Reference: transformers, one text at a time: the sum of the log-probabilities of all of its tokens
-(masked models: Kauf & Ivanova 2023), which does not depend on how a text is divided into words.
-"""
-
-from __future__ import annotations
+(masked models: Kauf & Ivanova 2023), which does not depend on how a text is divided into words."""
 
 import json
 from itertools import pairwise

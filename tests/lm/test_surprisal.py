@@ -1,6 +1,5 @@
 """Surprisal of words and tokens: against plain transformers (one text at a time, the whole table of
-log-probabilities in float64), and sums over all words of a closed vocabulary.
-"""
+log-probabilities in float64), and sums over all words of a closed vocabulary."""
 
 import itertools
 
@@ -88,8 +87,7 @@ def test_the_correction_moves_the_mass_of_word_ends(family, temperature, models)
 @pytest.fixture(scope="session")
 def closed():
     """A model over the pieces a, b, each with and without a space before it: every string has one
-    tokenization.
-    """
+    tokenization."""
     vocabulary = {"<|endoftext|>": 0, "a": 1, "b": 2, "Ġa": 3, "Ġb": 4, "Ġ": 5}
     tokenizer = Tokenizer(models.BPE(vocabulary, [("Ġ", "a"), ("Ġ", "b")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -108,8 +106,7 @@ def closed():
 @pytest.mark.parametrize("context, temperature", [("", 1.0), ("ab a", 1.0), ("ab a", 2.5)])
 def test_the_probabilities_of_all_words_sum_to_one(closed, context, temperature):
     """Over the words of up to six letters, the end of the text, and the words that go on after six
-    letters.
-    """
+    letters."""
     longest = 6
     lengths = range(1, longest + 1)
     spelled = ["".join(s) for n in lengths for s in itertools.product("ab", repeat=n)]
@@ -171,28 +168,10 @@ def test_values_do_not_depend_on_the_batch(family, models, rng):
     np.testing.assert_allclose(together, one_by_one, atol=1e-5)
 
 
-def test_sums_equal_those_of_minicons(models):
-    scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
-    model = models("gpt2")
-    peer = scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
-    options = {"reduction": lambda log_p: -log_p.sum().item(), "bos_token": True}
-    for text in ("The old man the boat.", BARRY):
-        ours = lm.surprisal(text, model, correction=None)["surprisal_bits"].sum()
-        theirs = peer.sequence_score(text, **options)[0] / np.log(2)
-        assert ours == pytest.approx(theirs, abs=1e-4)
-
-
 # The reader's words
 
 
 AWKWARD = "  The  old\n\nman — “don’t!” 😀😀 e\u0301té\tthe the\u00a0boat \n"
-
-
-def test_words_of_a_text_give_the_text_back():
-    words = lm.words_of(AWKWARD)
-    assert "".join(words["space_before"] + words["word"] + words["space_after"]) == AWKWARD
-    assert words["word"].tolist() == AWKWARD.split()
-    assert words["word_id"].tolist() == list(range(1, 11))
 
 
 @pytest.mark.parametrize("trim", [True, False])
@@ -200,7 +179,10 @@ def test_no_probability_is_lost_between_words(trim):
     """Leading, double and trailing spaces, newlines, quotes, words split inside a character."""
     tokenizer = tiny_models.byte_level(trim=trim)
     model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
-    words = lm.surprisal(AWKWARD, model, correction=None, clean=False)
+    words = lm.surprisal(lm.words_of(AWKWARD), model, correction=None, clean=False)
+    assert "".join(words["space_before"] + words["word"] + words["space_after"]) == AWKWARD
+    assert words["word"].tolist() == AWKWARD.split()
+    assert words["word_id"].tolist() == list(range(1, 11))
     bits = token_bits(model, AWKWARD)
     assert (words["reason"] == "").all()
     assert words["surprisal_bits"].sum() == pytest.approx(bits.sum(), abs=1e-4)
@@ -297,8 +279,7 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
 @pytest.mark.parametrize("bos", ["auto", None])
 def test_windows_meet_without_a_gap_at_every_length(family, bos, models):
     """What fits into the first window is worth what it is worth in a larger one; nothing is left
-    without a value.
-    """
+    without a value."""
     model, words = models(family), ["the", "old", "man", "and", "the", "sea", "she", "said"] * 5
     texts = [" ".join(words[:n]) for n in range(1, len(words))]
     narrow, wide = (lm.surprisal(texts, model, context=context, bos=bos) for context in (16, 64))
@@ -392,12 +373,7 @@ def test_out_of_memory_halves_the_batch_and_a_text_that_does_not_fit_loses_no_ot
         (SEA, {"batch_tokens": 0}, lm.ModelError, "from 1 on"),
         (SEA, {"temperature": 0}, lm.ModelError, "must be above 0"),
         (SEA, {"unit": "line"}, lm.ModelError, "unit 'line' is unknown"),
-        (
-            SEA,
-            {"unit": "token", "entropy": True},
-            lm.ModelError,
-            "unit='token'",
-        ),
+        (SEA, {"unit": "token", "entropy": True}, lm.ModelError, "unit='token'"),
         ("  \n", {}, FrameError, "holds no word"),
         ([], {}, FrameError, "no text was given"),
         ("x" * 10 * 2**20, {}, FrameError, "10,485,760 characters.* may have 10,000"),
@@ -412,27 +388,23 @@ def test_options_and_texts_that_make_no_sense_are_named(text, options, error, sa
 # The cache
 
 
-@pytest.fixture
-def saved(tmp_path, gpt2, monkeypatch):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
-    return lm.load(gpt2)
-
-
-def test_a_second_run_computes_nothing(saved, monkeypatch):
+@pytest.mark.usefixtures("own_cache")
+def test_a_second_run_computes_nothing(gpt2, monkeypatch):
     words = lm.words_of([SEA, BARRY, "A café,  a “naïve” plan\n\nand the the horse"])
-    first = lm.surprisal(words, saved)
+    first = lm.surprisal(words, gpt2)
     monkeypatch.setattr(forward, "_values", lambda *_: pytest.fail("the network was run again"))
-    pd.testing.assert_frame_equal(lm.surprisal(words, saved), first)
+    pd.testing.assert_frame_equal(lm.surprisal(words, gpt2), first)
     shuffled = words.sample(frac=1, random_state=0)
-    scored = lm.surprisal(shuffled, saved)
+    scored = lm.surprisal(shuffled, gpt2)
     assert scored.index.equals(shuffled.index)
     pd.testing.assert_frame_equal(scored.sort_index(), first)
     for other in ({"correction": None}, {"temperature": 2.0}):  # other results
         with pytest.raises(pytest.fail.Exception, match="run again"):
-            lm.surprisal(words, saved, **other)
+            lm.surprisal(words, gpt2, **other)
 
 
-def test_an_interrupted_run_resumes(saved, monkeypatch):
+@pytest.mark.usefixtures("own_cache")
+def test_an_interrupted_run_resumes(gpt2, monkeypatch):
     texts = [f"the old man {'and the sea ' * n}" for n in range(6)]
     real, sizes = forward._values, []
 
@@ -445,8 +417,8 @@ def test_an_interrupted_run_resumes(saved, monkeypatch):
     monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
     monkeypatch.setattr(forward, "_values", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        lm.surprisal(texts, saved, batch_tokens=1)
-    resumed = lm.surprisal(texts, saved, batch_tokens=1)["surprisal_bits"]
+        lm.surprisal(texts, gpt2, batch_tokens=1)
+    resumed = lm.surprisal(texts, gpt2, batch_tokens=1)["surprisal_bits"]
     assert sizes == [1] * 7  # three before, the one that was lost, and three after
-    whole = lm.surprisal(texts, saved, cache=False)["surprisal_bits"]
+    whole = lm.surprisal(texts, gpt2, cache=False)["surprisal_bits"]
     np.testing.assert_allclose(resumed, whole, atol=1e-5)

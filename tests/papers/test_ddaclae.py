@@ -1,7 +1,5 @@
 """Curricula. References: Lalor's (2020) Algorithm 3 by hand, scipy, the c(t) of Platanios et al."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts of SNLI for artificial crowds. Reference: the rule itself, over generated pairs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

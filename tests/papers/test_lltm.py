@@ -2,10 +2,7 @@
 
 References: a direct optimisation of the likelihood by scipy; R's lme4, where installed; the
 Rasch model, to which a saturated design leads; statsmodels' OLS, to which the two-step regression
-reduces without errors in the difficulties; known coefficients.
-"""
-
-from __future__ import annotations
+reduces without errors in the difficulties; known coefficients."""
 
 import shutil
 import subprocess

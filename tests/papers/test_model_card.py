@@ -1,7 +1,5 @@
 """The model card's held-out gains. Reference: statsmodels' least squares."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Stored results of language models. Reference: the same values computed again in the test."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """N-gram models against KenLM's ``lmplz``, and sums over a closed vocabulary."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Word-level LSTMs and Transformers. References: a forward pass and PyTorch's SGD written out, and
 for a killed run one that was not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -15,6 +15,7 @@ from psychlm.papers import question_sets, richardson2020
 from psychlm.papers.choice_networks import Lexicon
 from psychlm.papers.richardson2020 import EPOCHS, inoculate, partial_input_baseline
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 SMALL = {"size": 16, "hidden": 16}
 
 
@@ -22,11 +23,6 @@ def items(n, name, answer=0, n_choices=3):
     frame = pd.DataFrame({"item_id": [f"{name}{i}" for i in range(n)], "answer": answer})
     frame["prompt"] = [f"the old man {i}" for i in range(n)]
     return frame.assign(choices=[[f"boat {i} {c}" for c in range(n_choices)] for i in range(n)])
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
 
 
 @dataclass(frozen=True)

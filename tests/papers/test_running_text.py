@@ -1,8 +1,6 @@
 """Corpora, norms and the traditional models of notebook 10. References: the entropy counted from a
 Markov chain's own text, and the released sentences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,10 +1,7 @@
 """Prior bias and choice paralysis: exact where possible, and right about responders of known bias.
 
 References: scipy binomtest and chisquare, scikit-learn calibration_curve;
-a loop over all permutations; and the parameters with which responders were simulated.
-"""
-
-from __future__ import annotations
+a loop over all permutations; and the parameters with which responders were simulated."""
 
 from itertools import permutations, product
 

@@ -1,7 +1,5 @@
 """Soft labels and tasks. References: Tables 4.1 and 4.2 of Lalor (2020), scipy, expectations."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

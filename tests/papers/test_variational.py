@@ -1,7 +1,5 @@
 """Variational inference against Monte Carlo, marginal maximum likelihood and known parameters."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Eleven languages. References: R's lm and cut, mgcv, statsmodels and simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,8 +1,6 @@
 """The confusion probes keep their invariants on any items. Reference: Shen & Kejriwal (2022),
 section 1; each invariant is checked item by item with plain Python sets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

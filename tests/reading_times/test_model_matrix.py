@@ -75,12 +75,10 @@ def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
     np.testing.assert_allclose(columns, theirs["columns"], atol=1e-8)
 
 
-LISTED = ["w:f", "f + w:f", "f/w", "f:q", "f + f:q", "f:q:w", "w:v:f", "f + q:w", "w:old"]
-LISTED += ["w + w:f + v:q", "w + v:f:q", "exp(w):f", "poly(z, 2):f", "g:f + w", "w * v:f"]
-LISTED += ["(w + v + f)^2", "1 + w", "log(w^2) * scale(v)"]
+LISTED = ["w:f", "f:q", "f:q:w", "w + w:f + v:q", "g:f + w", "poly(z, 2):f", "(w + v + f)^2"]
 
 
-@pytest.mark.parametrize("terms", LISTED)
+@pytest.mark.parametrize("terms", [*LISTED, "1 + w", "w:old", "log(w^2) * scale(v)"])
 def test_fits_without_margins_equal_lm(terms, frame, in_lm):
     ours, theirs = reading.fit(frame, f"rt_ms ~ {terms}"), in_lm(f"rt_ms ~ {terms}")
     assert ours.loglik == pytest.approx(theirs["loglik"], abs=1e-7)

@@ -1,7 +1,5 @@
 """Power of reading studies. References: OLS and power of t tests in statsmodels, the level."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

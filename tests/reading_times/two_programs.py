@@ -1,7 +1,5 @@
 """Fits by the native backend and by a program of R; surprisals joined to readings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

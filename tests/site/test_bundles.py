@@ -1,7 +1,5 @@
 """Runs with the papers' models, packed and merged. Reference: the run's own report."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import zipfile

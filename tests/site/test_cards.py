@@ -1,9 +1,6 @@
 """``psychlm card``: files, refusals before anything runs, and the numbers of the test card.
 
-References: the package's own numbers, and the truth of simulated answers.
-"""
-
-from __future__ import annotations
+References: the package's own numbers, and the truth of simulated answers."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Notebooks and the parameters with which they run. Reference: the notebooks' cells."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Numbers beside the published ones, their ledger, the index. Reference: decimals as printed."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

@@ -5,8 +5,6 @@ Reference: ``tests/parameter_values.yaml`` for the values; the parameters cells 
 run of each notebook takes one of the other values, another each day; ``-m exhaustive`` tries all.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -1,10 +1,7 @@
 """The pages in a real browser (headless Chromium): no network, narrow windows, dark mode.
 
 The pages are made from hand-written outputs, so no kernel runs here. Reference: what Chromium
-computes (console, requests, dialogs, widths, colours), through its DevTools protocol.
-"""
-
-from __future__ import annotations
+computes (console, requests, dialogs, widths, colours), through its DevTools protocol."""
 
 import base64
 import json

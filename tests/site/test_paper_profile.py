@@ -1,9 +1,6 @@
 """The notebooks run to their end with the papers' models and sizes of the tests.
 
-Reference: a hub of tiny stand-ins, whose commits the reports must name.
-"""
-
-from __future__ import annotations
+Reference: a hub of tiny stand-ins, whose commits the reports must name."""
 
 import json
 import os

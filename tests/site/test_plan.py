@@ -1,7 +1,5 @@
 """What a run takes. Reference: transformers' own count of parameters."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import torch

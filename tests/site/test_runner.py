@@ -1,7 +1,5 @@
 """The runner: what is run, and what remains when a run dies. Reference: the process table, /tmp."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Notebooks of a few cells, with which the tests try the runner; and the report of a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
