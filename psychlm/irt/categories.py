@@ -7,6 +7,8 @@ cell of the table of parameters names the estimate that it equals. Steps are New
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -40,9 +42,11 @@ LARGEST_STEP = 2.0  # of any estimate in one step
 LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e8  # of curvatures, scaled by complete data's information
 FLATTEST = 1e-10
 ENOUGH = 1e-7  # nats that a step is expected to gain at the end, at the default tolerance
+PATIENCE, LEAST_GAIN = 50, 1e-3  # steps, and nats that they gain in all, or the climb ends
 ROUNDING = 1e-5
 STEP_POLYNOMIALS = 6
 BOUNDS = torch.tensor([LARGEST_SLOPE, torch.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT]).double()
+LARGEST_LOG_SD = math.log(100)  # a group's ability has an sd of 0.01 to 100
 
 
 def solve_general(
@@ -88,6 +92,12 @@ def solve_general(
     item = np.array(spec.columns)[:, 0]
     marks = {"runaway": runaway, "unsettled": ~settled & ~runaway, "at_bound": stuck}
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
+    messages = [
+        f"the abilities of group {group!r} have a standard deviation of {at:g}, its bound: their "
+        "answers do not tell how far persons lie apart; take groups together, or free fewer items"
+        for group, at, number in zip(spec.groups, sd.tolist(), of_moments[len(sd) :], strict=True)
+        if number >= 0 and abs(math.log(at)) > LARGEST_LOG_SD - 1e-6
+    ]
     none_known = standard_errors and bool(np.isnan(covariance).all())
     by_item["unknown"] = np.full(len(spec.items), none_known)
     values, blocks = form.natural(items.values.numpy(), blocks)
@@ -103,7 +113,7 @@ def solve_general(
         loglik_error=error,
         quadrature=str(em.grid),
         converged=settled,
-        messages=problems(spec.items, em, error, **by_item),
+        messages=messages + problems(spec.items, em, error, **by_item),
     )
 
 
@@ -212,7 +222,7 @@ class CategoryEM(Expectation):
     def limits(self) -> Tensor:
         """Bound of every estimate, of either sign."""
         by_row = BOUNDS[torch.tensor(self.spec.row_kinds)]
-        return torch.cat([by_row, torch.full((2,), torch.inf).double()])[self.kind]
+        return torch.cat([by_row, torch.tensor([torch.inf, LARGEST_LOG_SD]).double()])[self.kind]
 
     def unpack(self, estimates: Tensor) -> tuple[ResponseFunction, Tensor, Tensor]:
         """Return items, and the groups' means and standard deviations of ability, (n_groups,)."""
@@ -341,7 +351,9 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
     limits, damping = em.limits, 1.0
     enough = min(ENOUGH, 10 * em.settings.tolerance**2)
     _, value = em.expect(estimates)
-    while em.n_steps < em.settings.max_iterations:
+    earlier = deque([-math.inf], maxlen=PATIENCE)  # values before the last steps
+    # Where steps hardly gain, as on the way to a slope or an sd without a maximum, stop there.
+    while em.n_steps < em.settings.max_iterations and value - earlier[0] > LEAST_GAIN:
         uphill, complete, observed = em.derivatives(estimates, STEP_POLYNOMIALS)
         # Estimates at their bounds stay there unless the gradient points inwards.
         moves = ~((estimates.abs() >= limits) & (uphill * estimates > 0))
@@ -368,6 +380,7 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
                 em.expect(estimates)
                 return estimates, value, float(uphill @ step) < ROUNDING
         damping = damping / 10 if damping > LEAST_DAMPING else 0.0
+        earlier.append(value)
         estimates, value = trial, reached
         em.n_steps += 1
     return estimates, value, False

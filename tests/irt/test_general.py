@@ -237,3 +237,12 @@ def test_a_fit_of_several_groups_scores_and_is_judged_in_a_named_group_only(two_
     assert expected[1] == pytest.approx(asked[item].mean(), abs=1e-3)
     assert abs(expected[0] - asked[item].mean()) > 0.02
     assert irt.s_x2(second, asked)["n_persons"].eq(len(asked)).all()
+
+
+def test_a_group_whose_abilities_have_no_spread_ends_at_the_bound_and_says_so():
+    lsat = corpora.lsat6()
+    alike = (lsat.sum(axis=1) == 3) & (np.arange(len(lsat)) % 2 == 0)
+    group = np.where(alike, "alike", "others")
+    with pytest.warns(irt.IRTWarning, match="group 'alike' have a standard deviation of 0.01"):
+        fit = irt.fit(lsat, "1PL", group=group, reference="others", standard_errors=False)
+    assert fit.n_iterations < 200 and fit.groups.loc["alike", "sd"] == pytest.approx(0.01)
