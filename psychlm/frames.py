@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,30 @@ def refuse(kind: str, names: Iterable[Hashable], flaw: str) -> None:
     """Raise if any rows, columns or items have a flaw; the message names them."""
     if names := list(dict.fromkeys(names)):
         raise FrameError(f"{kind} {format_names(names)} {flaw}")
+
+
+def by_person(persons: pd.Index, values: pd.Series | Sequence, name: str) -> pd.Series:
+    """Return a value for each person, in the order of ``persons``.
+
+    ``values`` is a Series indexed by person, whose further persons are ignored, or a sequence in
+    the order of the persons. A person without a value, or with several, is a :class:`FrameError`.
+
+    >>> by_person(pd.Index(["p1", "p2"]), pd.Series({"p2": "b", "p1": "a"}), "group").tolist()
+    ['a', 'b']
+    """
+    if not isinstance(values, pd.Series):
+        given = np.asarray(values)
+        if given.shape != (len(persons),):
+            raise FrameError(
+                f"{name} has shape {given.shape} for {len(persons)} persons; give one each, in "
+                "their order, or a Series indexed by person"
+            )
+        values = pd.Series(given, index=persons)
+    repeated = values.index[values.index.duplicated()]
+    refuse("persons", repeated, f"have more than one {name}; give one each")
+    aligned = values.reindex(persons)
+    refuse("persons", persons[aligned.isna()], f"have no {name}; give them one, or leave them out")
+    return aligned
 
 
 def label_of(one: object) -> str:

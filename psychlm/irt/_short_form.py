@@ -7,6 +7,7 @@ leave-one-out errors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
 
-from psychlm.frames import FrameError, check_responses, refuse
+from psychlm.frames import FrameError, by_person, check_responses, refuse
 
 PENALTIES = np.logspace(-2, 4, 25)
 N_SAMPLES = 200  # of families, behind each interval
@@ -51,8 +52,8 @@ def short_form(
     responses: pd.DataFrame,
     n_items: int,
     *,
-    score: pd.Series | None = None,
-    families: pd.Series | None = None,
+    score: pd.Series | Sequence | None = None,
+    families: pd.Series | Sequence | None = None,
     n_folds: int = 5,
     rng: np.random.Generator | int = 0,
 ) -> ShortForm:
@@ -66,10 +67,10 @@ def short_form(
         Graded answers, 0 or 1, none missing.
     n_items : int
         Number of items to choose.
-    score : Series by person, optional
+    score : Series by person, or sequence in the order of persons, optional
         The score to be predicted, for example on the whole benchmark of which the bank is a part.
         By default the proportion correct in the bank, in points of 100.
-    families : Series by person, optional
+    families : Series by person, or sequence in the order of persons, optional
         Persons of one family (fine-tuned versions of one model) are held out together, so that the
         error is that of models of new families. By default each person is a family, which makes
         the error too small where persons are relatives.
@@ -108,8 +109,9 @@ def short_form(
             f"{n_items} items cannot be chosen of {varying.shape[1]} that not all answer alike"
         )
     rng = np.random.default_rng(rng)
-    target = _by_person(responses, score, "score", 100 * responses.mean(axis=1)).astype(float)
-    family = _by_person(responses, families, "family", responses.index.to_series()).astype(str)
+    persons, proportions = responses.index, 100 * responses.mean(axis=1)
+    target = proportions if score is None else by_person(persons, score, "score").astype(float)
+    family = by_person(persons, persons if families is None else families, "family").astype(str)
     n_families = family.nunique()
     if n_families < n_folds:
         raise FrameError(
@@ -154,17 +156,6 @@ def forward(
             residual = residual - direction * (direction @ residual)
             rest = rest - np.outer(direction, direction @ rest)
     return np.array(chosen)
-
-
-def _by_person(
-    responses: pd.DataFrame, values: pd.Series | None, name: str, default: pd.Series
-) -> pd.Series:
-    """Return values in the order of the persons, each of whom must have one."""
-    if values is None:
-        return default
-    missing = responses.index.difference(values.dropna().index)
-    refuse("persons", missing, f"have no {name}; give them one, or leave them out")
-    return values.loc[responses.index]
 
 
 def _errors(

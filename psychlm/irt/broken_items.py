@@ -16,6 +16,7 @@ there are; p is that of the hypothesis that the effect does not pass the bound.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ from scipy.stats import binom, nchypergeom_fisher, norm
 
 from psychlm import stats
 from psychlm.ctt import item_rest_correlation
-from psychlm.frames import FrameError, check_responses, refuse
+from psychlm.frames import FrameError, by_person, check_responses
 from psychlm.irt._fit import fit
 from psychlm.irt.dif import mantel_haenszel
 from psychlm.irt.item_fit import q3
@@ -52,7 +53,10 @@ LEAST_GROUP = 30  # persons of a group whose drift is tested
 
 
 def flag_items(
-    responses: pd.DataFrame, *, n_choices: int | None = None, groups: pd.Series | None = None
+    responses: pd.DataFrame,
+    *,
+    n_choices: int | None = None,
+    groups: pd.Series | Sequence | None = None,
 ) -> pd.DataFrame:
     """Test every item for six faults, whose effects and bounds the module explains.
 
@@ -62,7 +66,7 @@ def flag_items(
         Graded responses, 0, 1 or NaN.
     n_choices : int, optional
         Choices of an item, of which guessing takes one; without it ``only_guessers`` is not tested.
-    groups : Series by person, optional
+    groups : Series by person, or sequence in the order of persons, optional
         Groups of persons, such as families of models, each of which is compared with all others if
         it has at least 30 persons; without it ``drift`` is not tested. Only persons who answered
         every item count there.
@@ -139,9 +143,7 @@ def flag_items(
     rows.append(_smallest_p(pd.concat([pairs, turned])))
 
     if groups is not None:
-        missing = responses.index.difference(groups.dropna().index)
-        refuse("persons", missing, "have no group; give them one, or leave them out")
-        rows.append(_smallest_p(_drift(responses, groups.loc[responses.index])))
+        rows.append(_smallest_p(_drift(responses, by_person(responses.index, groups, "group"))))
     flags = pd.concat([table for table in rows if len(table)], ignore_index=True)
     return flags.assign(flagged=flags["p_adjusted"] < ALPHA)
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError, format_names, refuse
+from psychlm.frames import FrameError, by_person, format_names, refuse
 from psychlm.irt.em import Expectation
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
@@ -339,20 +339,10 @@ def check_groups(
 ) -> tuple[list, np.ndarray]:
     """Return the groups' labels, the reference group's first, and every person's group number.
 
-    ``group`` is a Series indexed by person, whose further persons are ignored, or a sequence in the
-    order of the persons; the reference is by default the label of the first person.
+    ``group`` is as in :func:`psychlm.frames.by_person`, the reference by default the label of the
+    first person.
     """
-    if not isinstance(group, pd.Series):
-        given = np.asarray(group)
-        if given.shape != (len(persons),):
-            raise FrameError(
-                f"group has shape {given.shape} for {len(persons)} persons; give one each, in "
-                "their order, or a Series indexed by person"
-            )
-        group = pd.Series(given, index=persons)
-    refuse("persons", group.index[group.index.duplicated()], "have more than one group")
-    labels = group.reindex(persons).astype(object)  # categories that nobody has are none
-    refuse("persons", persons[labels.isna()], "have no group; give one, or drop them")
+    labels = by_person(persons, group, "group").astype(object)  # unused categories are none
     names = list(dict.fromkeys(labels))
     first = names[0] if reference is None else reference
     if first not in names or not 2 <= len(names) <= 255:

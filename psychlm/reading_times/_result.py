@@ -107,7 +107,7 @@ class GAMFit:
         ``loglik`` less the sum of log y, so that its gain compares with that of a model of y."""
         left = self.formula.partition("~")[0].strip()
         name = re.fullmatch(r"log\(\s*`?([^()`]+?)`?\s*\)", left)
-        if name:
+        if name and name[1] in self.data.columns:
             return self.loglik - float(np.log(self.data[name[1]].to_numpy(np.float64)).sum())
         if left in self.data.columns:
             return self.loglik

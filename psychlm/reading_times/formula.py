@@ -215,6 +215,8 @@ def parse(text: str) -> Formula:
     outside = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`", "", right)
     for _ in range(3):  # without the arguments of functions, the inner ones first
         outside = re.sub(r"\w\([^()]*\)", "", outside)
+    if "~" in outside:
+        raise FormulaError(f"{text!r} has two ~; a formula has one")
     if re.search(r"-|(^|[+(])\s*0\b", outside):
         raise FormulaError(
             f"{text!r}: terms cannot be taken away (the intercept stays); name those you want"
@@ -238,7 +240,9 @@ def parse(text: str) -> Formula:
                 "overlap; keep the tensor product alone, write s(x) + s(z) + ti(x, z), or fit with "
                 f"backend='mgcv' (formula {text!r})"
             )
-    (name,) = _variable(response.strip(), text, expressions)
+    name, *others = _variable(response.strip(), text, expressions)
+    if others:
+        raise FormulaError(f"{text!r}: a model has one response, and {response.strip()} is several")
     about = name, ordered, tuple(smooths), text, tuple(expressions.values()), bars
     return Formula(*about, coding=full_coding(ordered), offsets=offsets)
 
@@ -248,7 +252,7 @@ def _expand(
 ) -> tuple[bool, tuple[tuple[str, ...], ...], list[Smooth]]:
     """Return whether terms have an intercept, the linear terms in R's order, and the smooths."""
     # R's ^ and `a b` in patsy's notation
-    code = re.sub(r"`([^`]+)`", r'Q("\1")', code.strip().replace("^", "**"))
+    code = re.sub(r"`([^`]+)`|\^", lambda m: f'Q("{m[1]}")' if m[1] else "**", code.strip())
     try:
         tree = parse_formula(code)
         terms = ModelDesc.from_formula(tree).rhs_termlist

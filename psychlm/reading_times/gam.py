@@ -126,10 +126,11 @@ def fit(
 
 def _complete_rows(parsed: Formula, readings: pd.DataFrame, state: State) -> pd.DataFrame:
     """Return the rows that have a response, with the columns of expressions, all checked."""
-    (response,) = parsed.columns((parsed.response,))
-    check_response(readings, response)
-    complete = parsed.compute(readings.loc[readings[response].notna()], state)
-    if parsed.response != response:
+    measured = list(parsed.columns((parsed.response,)))
+    for response in measured:
+        check_response(readings, response)
+    complete = parsed.compute(readings.loc[readings[measured].notna().all(axis=1)], state)
+    if measured != [parsed.response]:
         check_response(complete, parsed.response)
     check_predictors(parsed, complete)
     return complete

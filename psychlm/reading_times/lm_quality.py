@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from psychlm.frames import FrameError, check_rows, format_names
+from psychlm.frames import FrameError, check_rows, format_names, refuse
 from psychlm.stats import Correlation, correlation
 
 
@@ -184,6 +184,8 @@ def explained_share(
         columns = ["log_frequency", "length_chars", "position"]
         columns += ["length_chars before", f"{name} before"] if spillover else []
         whole = table.dropna(subset=[*columns, name, *measures])
+        spread = whole[[*columns, name, *measures]].max() - whole[[*columns, name, *measures]].min()
+        refuse("columns", spread.index[spread == 0], f"are constant in the {len(whole)} words")
         x = whole[columns].to_numpy(np.float64)
         x = (x - x.mean(axis=0)) / x.std(axis=0)
         i, j = np.triu_indices(len(columns), 1)

@@ -82,6 +82,8 @@ def test_responses_that_cannot_be_screened_are_named():
         irt.flag_items(answers.iloc[:, :2])
     with pytest.raises(FrameError, match="'person-1'.* have no group"):
         irt.flag_items(answers, groups=pd.Series("a", answers.index[1:]))
+    with pytest.raises(FrameError, match="group has shape"):
+        irt.flag_items(answers, groups=["a"] * 59)
 
 
 def test_an_item_that_only_a_group_always_solves_drifts():

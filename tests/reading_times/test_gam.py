@@ -31,6 +31,8 @@ def frame():
     [
         ("a + b", "no formula"),
         ("y ~ a +", "cannot be read"),
+        ("y ~ a ~ b", "two ~"),
+        ("poly(y, 2) ~ a", "one response"),
         ("y ~ a - 1", "taken away"),
         ("y ~ a + (0 + b) + (1 | g)", "taken away"),
         ("y ~ gamma(a)", "make a column"),
@@ -104,6 +106,18 @@ def test_rows_without_a_response_are_left_out_and_counted(frame):
     assert fit.loglik == reading.fit(gaps.dropna(), "y_ms ~ x + s(z)").loglik
     for part in ("y_ms ~ `GPT-2` + s(z)", "n = 540 (60", "log-likelihood", "std_error", "edf"):
         assert part in repr(fit)
+
+
+def test_a_response_of_two_columns_and_names_with_a_power_are_read(frame):
+    gaps = frame.assign(x2=frame["x"].where(frame.index % 10 > 0), old_ms=frame["y_ms"] + 9)
+    fit = reading.fit(gaps, "log(y_ms / old_ms) ~ z + I(x^2)")
+    theirs = smf.ols("np.log(y_ms / old_ms) ~ z + I(x ** 2)", gaps).fit()
+    assert (fit.loglik, fit.n) == (pytest.approx(theirs.llf, abs=1e-8), 600)
+    assert reading.fit(gaps, "y_ms - x2 ~ z").n_missing == 60
+    power = reading.fit(frame.rename(columns={"x": "x^2"}), "y_ms ~ `x^2` + s(z)")
+    assert power.loglik == reading.fit(frame, "y_ms ~ x + s(z)").loglik
+    with pytest.raises(NotImplementedError, match="neither a column nor log"):
+        _ = fit.loglik_of_response
 
 
 def test_plots_show_the_effects_and_residuals_of_a_fit(frame):

@@ -103,3 +103,6 @@ def test_the_explained_share_is_that_of_two_least_squares_fits() -> None:
     r2 = [smf.ols(formula, both).fit().rsquared for formula in (baseline, f"{baseline} + s")]
     assert share["share"].item() == pytest.approx(100 * (r2[1] - r2[0]) / (1 - r2[0]), rel=1e-9)
     assert share["n"].item() == len(both)
+    flat = both[[*keys]].assign(s=0.3)
+    with pytest.raises(FrameError, match=r"columns \['s'\] are constant in the 117 words"):
+        reading.explained_share(words, both[[*keys, "y"]], flat, "y")
