@@ -83,7 +83,7 @@ def test_a_sweep_is_the_same_though_a_worker_is_killed(client, rng, tmp_path, mo
     here = reading.delta_loglik(*asked, folds=4)
     assert len(here) == 6 and here["converged"].all()
     marker = tmp_path / "killed"
-    monkeypatch.setattr(sweep, "add_models", dies_once(sweep.add_models, str(marker)))
+    monkeypatch.setattr(sweep, "add_models_alone", dies_once(sweep.add_models_alone, str(marker)))
     there = reading.delta_loglik(*asked, folds=4, client=client)
     assert marker.exists()
     pd.testing.assert_frame_equal(there, here)

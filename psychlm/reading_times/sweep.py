@@ -302,7 +302,7 @@ class Sweep:
             with one_thread(), ThreadPoolExecutor(workers) as threads:
                 done = list(threads.map(partial(add_models, shared), chunks))
         else:
-            by_chunk = dict(run_pieces(client, add_models, shared, dict(enumerate(chunks))))
+            by_chunk = dict(run_pieces(client, add_models_alone, shared, dict(enumerate(chunks))))
             done = [by_chunk[i] for i in range(len(chunks))]
         frames, gains = zip(*done, strict=True)
         result = pd.concat(frames, ignore_index=True)
@@ -333,7 +333,6 @@ class Sweep:
 Shared = tuple[Sweep, Solution, Tensor, Tensor | None, Tensor]
 
 
-@one_thread()
 def add_models(
     shared: Shared, models: tuple[list[str], Floats]
 ) -> tuple[pd.DataFrame, Floats | None]:
@@ -370,6 +369,14 @@ def add_models(
         }
     )
     return frame, gains
+
+
+def add_models_alone(
+    shared: Shared, models: tuple[list[str], Floats]
+) -> tuple[pd.DataFrame, Floats | None]:
+    """Do :func:`add_models` on one thread: the work of a Dask worker."""
+    with one_thread():
+        return add_models(shared, models)
 
 
 def pool(units: Moments, weights: Tensor) -> Moments:
