@@ -205,7 +205,9 @@ def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any)
     columns = table.to_frame() if table.ndim == 1 else table
     for labels in (columns.index, columns.columns):
         if len(twice := labels[labels.duplicated()].unique()):
-            raise ValueError(f"rows or columns of {prefix!r} share the names {list(twice)[:5]}")
+            raise ValueError(
+                f"rows or columns of {prefix!r} share the names {list(twice)[:5]}; name each apart"
+            )
     for row, values in zip(table.index, columns.to_numpy(dtype=object), strict=True):
         for column, value in zip(columns.columns, values, strict=True):
             labels = levels(row) if table.ndim == 1 else [*levels(row), *levels(column)]

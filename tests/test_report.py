@@ -57,6 +57,8 @@ def test_a_number_stands_beside_the_published_one(folder: Path) -> None:
     report.record("toy.r", float("nan"), low=-np.inf)
     (last,) = read(folder)["numbers"]
     assert last["value"] is None and last["low"] is None, "the last value under a key stands"
+    with pytest.raises(ValueError, match=r"'toy' share the names \['q'\]; name each apart"):
+        report.record_table(pd.Series([1, 2], ["q", "q"]), prefix="toy")
     with pytest.raises(ValueError, match=r"toy\.a: a published value needs its source"):
         report.record("toy.a", 1, published=1)
     with pytest.raises(ValueError, match=r"toy\.a: published should be one number"):

@@ -22,7 +22,7 @@ from psychlm import data
 from psychlm.cluster import run_pieces
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
-from psychlm.crowds.training import check_vocabulary, checked_answers, train
+from psychlm.crowds.training import check_vocabulary, checked_answers, network_for, train
 from psychlm.device import torch_device, total_bytes
 
 if TYPE_CHECKING:
@@ -124,10 +124,9 @@ def train_crowd(
     (3, 10)
     """
     labels = np.asarray(targets)
-    if not isinstance(network, Network):
-        names = options.keys() & {"size", "hidden", "tanh_layers"}
-        sizes = {name: options.pop(name) for name in names}
-        network = Network.for_inputs(network, inputs, int(labels.max()) + 1, **sizes)
+    names = options.keys() & {"size", "hidden", "tanh_layers"}
+    sizes = {name: options.pop(name) for name in names}
+    network = network_for(network, inputs, labels, sizes)
     members = draw_members(n_models, seed, train_fraction=train_fraction, label_noise=label_noise)
     if development is not None:
         development = (development[0], np.asarray(development[1]))

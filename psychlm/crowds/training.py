@@ -265,15 +265,7 @@ def train(
     for name, number in {"epochs": epochs, "batch_size": batch_size, "patience": patience}.items():
         if number < 1:
             raise ValueError(f"{name} is {number}; it must be 1 or more")
-    if isinstance(network, Network):
-        if sizes:
-            raise TypeError(
-                f"{sorted(sizes)} are no arguments beside a Network; correct their names, or set "
-                "sizes in the Network"
-            )
-    else:
-        classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-        network = Network.for_inputs(network, inputs, max(classes, 2), **sizes)
+    network = network_for(network, inputs, labels, sizes)
     if members is None:
         members = draw_members(n_models, seed, train_fraction=1.0, label_noise=0.0)
     members = tuple(members)
@@ -356,6 +348,21 @@ def train(
             value[on_device(diverged)] = torch.nan
     table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
     return TrainedCrowd(network, best, members, table, best_epoch, diverged, vocabulary)
+
+
+def network_for(
+    network: Network | Kind, inputs: Inputs, labels: NDArray[Any], sizes: dict[str, Any]
+) -> Network:
+    """Return a network as it is, or one of a kind and sizes for these inputs and labels."""
+    if not isinstance(network, Network):
+        classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+        return Network.for_inputs(network, inputs, max(classes, 2), **sizes)
+    if sizes:
+        raise TypeError(
+            f"{sorted(sizes)} are no arguments beside a Network; correct their names, or set sizes "
+            "in the Network"
+        )
+    return network
 
 
 def lengths_that_count(network: Network, inputs: Inputs) -> NDArray[np.int64] | None:

@@ -373,6 +373,7 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
             if em.grid is not grid:  # it was refined: values on two grids cannot be compared
                 _, value = em.expect(estimates)
                 _, reached = em.expect(trial)
+                earlier = deque([-math.inf], maxlen=PATIENCE)
             if reached > value:  # and a number
                 break
             damping = max(4 * damping, LEAST_DAMPING)

@@ -189,7 +189,7 @@ def known_items(
 
 def check_known(parameters: pd.DataFrame, ability_mean: float, ability_sd: float) -> None:
     """Refuse items that have two rows or no finite parameters, and no distribution of ability."""
-    if not (np.isfinite(ability_mean) and 0 <= ability_sd < np.inf):
+    if not (np.isfinite(ability_mean) and 0 < ability_sd < np.inf):
         raise ValueError(
             f"ability has mean {ability_mean} and sd {ability_sd}; give finite ones, the sd above 0"
         )

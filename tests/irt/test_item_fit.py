@@ -345,7 +345,12 @@ def test_tables_and_responses_that_have_no_statistics_are_refused():
         irt.ModelTables.of_items(items.assign(b=[-1, np.nan, 0.5, 1, 2]))
     with pytest.raises(FrameError, match=r"\['w'\] stand more than once"):
         irt.ModelTables.of_items(items.rename({"v": "w"}))
-    for moments in ({"ability_sd": -1.0}, {"ability_sd": np.inf}, {"ability_mean": np.nan}):
+    for moments in (
+        {"ability_sd": -1.0},
+        {"ability_sd": 0.0},
+        {"ability_sd": np.inf},
+        {"ability_mean": np.nan},
+    ):
         with pytest.raises(ValueError, match="ability has mean"):
             irt.ModelTables.of_items(items, **moments)
         with pytest.raises(ValueError, match="ability has mean"):
