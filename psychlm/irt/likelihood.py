@@ -44,7 +44,8 @@ SMALLEST_STEP = STEP / 16  # of grids that are refined for this reason
 DIRECT_ITEMS = 300
 STEEPEST = 3.0  # largest slope times step: a curve's integral is then off by exp(-2 pi^2 / 3)
 STENCIL = 8  # nodes of the local polynomial
-SMALLEST_P = 1e-150
+SMALLEST_P = 1e-100
+LEAST_LOG_SHARE = -600.0  # of a posterior; exp() and products of smaller shares are 10 times slower
 LARGEST_SLOPE = 50.0  # bound, per standard deviation of ability: a step rather than a curve
 
 
@@ -133,6 +134,7 @@ def fine_posterior(node_loglik: Tensor, grid: QuadratureGrid) -> tuple[Tensor, T
     xp = namespace(joint)
     largest = xp.amax(joint, 1, keepdims=True)
     joint -= largest
+    joint = xp.clip(joint, LEAST_LOG_SHARE, None, out=joint)
     shares = xp.exp(joint, out=joint)
     total = shares.sum(1, keepdims=True)
     shares /= total
@@ -142,8 +144,8 @@ def fine_posterior(node_loglik: Tensor, grid: QuadratureGrid) -> tuple[Tensor, T
 def integrate(node_loglik: Tensor, grid: QuadratureGrid) -> Posterior:
     """Return every person's posterior from log-likelihoods (n_persons, n_nodes) at the nodes."""
     loglik, weights = fine_posterior(node_loglik, grid)
-    mean = weights @ grid.fine
-    variance = (weights @ grid.fine**2 - mean**2).clip(0)
+    mean, square = (weights @ namespace(weights).stack([grid.fine, grid.fine**2], 1)).T
+    variance = (square - mean**2).clip(0)
     edge = weights[:, 0] + weights[:, -1]
     return Posterior(loglik, grid.at_nodes(weights), mean, variance, edge)
 
@@ -298,24 +300,34 @@ def cell_derivatives(
 
 def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor) -> Tensor:
     """Return log P(responses | node) for every distinct row, shape (n_rows, n_nodes), in nats."""
-    xp, n_rows = namespace(nodes), len(responses.values)
-    total, shared = zeros(nodes, n_rows, len(nodes)), zeros(nodes, len(nodes))
-    sums = zeros(nodes, n_rows, 2)
+    xp, shared = namespace(nodes), zeros(nodes, len(nodes))
+    total: Any = None  # in the memory of the first product: nothing of a fit is larger
+    linear: Any = None
+
+    def add(term: Tensor) -> None:
+        nonlocal total
+        if total is None:
+            total = term
+        else:
+            total += term
+
     for block in responses.blocks():
         part = parameters[block.items]
         z, c = part.logits(nodes)
         if (c > 0).any():
             log_p, log_q = log_probabilities(z, c)
-            total += block.correct @ (log_p - log_q)
-        else:
+            add(block.correct @ (log_p - log_q))
+        else:  # log P - log Q is the logit
             log_q = log_sigmoid(-z)
-            sums += block.correct @ xp.stack([part.slope, part.intercept], 1)
+            sums = block.correct @ xp.stack([part.slope, part.intercept], 1)
+            linear = sums if linear is None else linear + sums
         if block.answered is None:
             shared += log_q.sum(0)
         else:
-            total += block.answered @ log_q
-    total += sums @ xp.stack([nodes, xp.ones_like(nodes)])
-    total += shared
+            add(block.answered @ log_q)
+    if linear is not None:
+        add(linear @ xp.stack([nodes, xp.ones_like(nodes)]))
+    add(shared)
     return total
 
 

@@ -26,7 +26,7 @@ MOST_CATEGORIES = 30
 MISSING = 255  # code of "not asked" in a uint8 matrix
 NUMPY_CELLS = 200_000  # up to so many responses NumPy fits as fast as torch starts
 GPU_CELLS = 10_000_000  # responses from which device="auto" takes a GPU
-BLOCK_CELLS = 2**19  # responses converted to float64 at a time: 4 MiB, near what a cache holds
+BLOCK_CELLS = 2**20  # responses converted to float64 at a time: 8 MiB, near what a cache holds
 BLOCK_CELLS_GPU = 2**25  # the same on a GPU, where a block costs some launches of 10 microseconds
 KEPT_CELLS = 2**24  # up to this size the float64 blocks are kept between passes: 128 MiB
 COLLAPSED_ITEMS = 64  # with more items hardly two persons have equal responses

@@ -306,7 +306,7 @@ def observed_information(
             scores = expected_scores(em, block, parameters, projected[rows], nodes, kinds)
             scores *= root_count[rows]
             if rough:
-                squares[...] -= xp.einsum("aij,bij->abj", scores, scores)
+                squares[...] -= xp.stack([(scores * kind).sum(1) for kind in scores])
             yield by_person(scores)
 
     def apart() -> Iterator[Tensor]:

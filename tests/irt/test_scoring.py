@@ -2,13 +2,18 @@
 
 The integrals and maxima of every model are in ``test_models``."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from scipy.special import logsumexp, softmax
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves
+from psychlm.irt.likelihood import fine_posterior, quadrature_grid
 from psychlm.papers.lalor2020_test_sets import empirical_curve
 
 
@@ -47,6 +52,18 @@ def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores(rng)
         found = irt.score(items, extreme, method)
         assert np.isfinite(found).all(axis=None)
         assert found.loc["all", "theta"] > 0 > found.loc["none", "theta"]
+
+
+@pytest.mark.parametrize("of", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize("spread", [1.0, 30.0, 1e3, 1e5])
+def test_posteriors_are_scipys_softmax_and_no_denormal_numbers(rng, spread, of):
+    at_nodes, grid = spread * rng.normal(size=(40, 61)), quadrature_grid(device=None)
+    joint = at_nodes + grid.log_weights
+    grid = replace(grid, log_weights=of(grid.log_weights))
+    loglik, weights = map(np.asarray, fine_posterior(of(at_nodes), grid))
+    np.testing.assert_allclose(loglik, logsumexp(joint, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(weights, softmax(joint, axis=1), rtol=1e-9, atol=1e-250)
+    assert weights.min() > 1e-270  # products of smaller ones are slow
 
 
 def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):
