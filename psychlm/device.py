@@ -13,13 +13,16 @@ float64: work that needs it stays on the CPU.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import torch
+    from threadpoolctl import ThreadpoolController
 
 Device: TypeAlias = "str | torch.device"
 used: dict[str, list[str]] = {}  # where each part of the work ran: {"irt.fit": ["cpu"]}
@@ -78,6 +81,29 @@ def torch_device(
         torch.backends.cudnn.allow_tf32 = False
     record_use(part, str(chosen))
     return chosen
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep small matrices on one thread, NumPy's and torch's: several wait for each other."""
+    torch = sys.modules.get("torch")  # which takes a second to import
+    threads = torch.get_num_threads() if torch else 0
+    if torch:
+        torch.set_num_threads(1)
+    try:
+        with _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(threads)
+
+
+@cache
+def _libraries(scipy_too: bool) -> ThreadpoolController:
+    """Return the loaded libraries of linear algebra, whose search takes 10 ms."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def record_use(part: str, device: str) -> None:

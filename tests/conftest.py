@@ -85,12 +85,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Use one thread: small problems gain nothing from a second, which delays parallel tests."""
-    import torch  # not for tests of what needs no model
+    import torch  # noqa: F401 - so that its threads are set
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    from psychlm import device
+
+    with device.one_thread():
+        yield
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from psychlm.device import Device, record_use, torch_device
+from psychlm.device import Device, one_thread, record_use, torch_device
 from psychlm.irt.arrays import host, namespace, on_device
 from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
 from psychlm.irt.likelihood import (
@@ -230,8 +231,9 @@ def solve_by_products(
     common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
     em = EM(encoded, design, settings)
-    starts = starting_values(spec, em, fixed, start)
-    parameters, settled, loglik, error = estimate(em, starts)
+    with one_thread() if encoded.device is None else nullcontext():
+        starts = starting_values(spec, em, fixed, start)
+        parameters, settled, loglik, error = estimate(em, starts)
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
     if standard_errors:
         blocks[:, :3, :3], covariance = errors_of(em, parameters)

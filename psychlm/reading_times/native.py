@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from scipy.linalg import block_diag
 
-from psychlm.device import Device, torch_device
+from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError
 from psychlm.reading_times import mixed
 from psychlm.reading_times._result import (
@@ -41,7 +41,6 @@ from psychlm.reading_times.reml import (
     Moments,
     Solution,
     criterion,
-    one_thread,
     solve,
 )
 from psychlm.reading_times.smooths import By, Linear, RandomEffect, Term, start_smoothing

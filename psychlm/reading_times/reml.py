@@ -22,15 +22,14 @@ with G r^2 q^2 instead of (G r + q)^3, and no array has G x G entries (see :clas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Literal
 
 import torch
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
+
+from psychlm.device import one_thread
 
 Method = Literal["REML", "ML"]
 MAX_STEP = 5.0  # in log lambda; this and the next three as in mgcv's newton()
@@ -217,24 +216,6 @@ def _products(moments: Moments, beta: Tensor, group_beta: Tensor) -> tuple[Tenso
         return explained, beta.square()
     explained = explained + (group_beta * moments.zy).sum(dim=(1, 2))
     return explained, torch.cat([beta.square(), group_beta.square().sum(dim=1)], dim=1)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep small matrices on one thread, torch's and numpy's: several wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with _libraries().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """Return numpy's and scipy's libraries of linear algebra, whose search takes 10 ms."""
-    return ThreadpoolController()
 
 
 def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method) -> Point:

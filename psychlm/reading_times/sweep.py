@@ -27,12 +27,12 @@ import torch
 from torch import Tensor
 
 from psychlm.cluster import run_pieces
-from psychlm.device import Device, torch_device
+from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows, plain
 from psychlm.reading_times._result import Floats
 from psychlm.reading_times.formula import FormulaError, parse
 from psychlm.reading_times.model_matrix import Integers, check_response
-from psychlm.reading_times.reml import Method, Moments, Solution, one_thread, solve
+from psychlm.reading_times.reml import Method, Moments, Solution, solve
 from psychlm.reading_times.shared_design import SharedDesign, extend, share_design
 
 if TYPE_CHECKING:
