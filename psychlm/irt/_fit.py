@@ -20,6 +20,7 @@ from psychlm.device import Device, one_thread, record_use, torch_device
 from psychlm.irt.arrays import host, namespace, on_device
 from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
 from psychlm.irt.likelihood import (
+    GRID_ERROR,
     LARGEST_SLOPE,
     QUADRATURE_ERROR,
     SMALLEST_STEP,
@@ -27,7 +28,6 @@ from psychlm.irt.likelihood import (
     Parameters,
     QuadratureGrid,
     bounded,
-    negligible,
     quadrature_grid,
 )
 from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
@@ -375,6 +375,6 @@ def finish(
                 continue
             tries_starts = False
         error = em.grid_error(parameters, objective)
-        if negligible(error, em.responses.n_items) or em.grid.step <= SMALLEST_STEP or exhausted:
+        if error < GRID_ERROR or em.grid.step <= SMALLEST_STEP or exhausted:
             return parameters, converged, em.grid, error, objective
         em.grid = em.grid.halved()

@@ -24,11 +24,11 @@ from psychlm.frames import FrameError
 from psychlm.irt.arrays import positive_inverse
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import (
+    GRID_ERROR,
     LARGEST_SLOPE,
     SMALLEST_STEP,
     QuadratureGrid,
     fine_posterior,
-    negligible,
     quadrature_grid,
 )
 from psychlm.irt.priors import Beta
@@ -59,7 +59,7 @@ def solve_general(
     for asymptotes in STARTS if guessed else STARTS[:1]:
         em = CategoryEM(spec, torch.tensor(starting_cells(spec, asymptotes, start)), settings)
         estimates, value, converged = climb(em, em.averaged())
-        while not negligible(error := em.grid_error(estimates, value), len(spec.items)):
+        while (error := em.grid_error(estimates, value)) > GRID_ERROR:
             if em.grid.step <= SMALLEST_STEP:
                 break
             em.grid = em.grid.halved()

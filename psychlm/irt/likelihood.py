@@ -40,7 +40,6 @@ EDGE_MASS = 1e-5  # posterior probability at the ends of the grid above which it
 QUADRATURE_ERROR = 5e-3  # nats, of the log-likelihood, from posteriors that are narrow
 FINEST_STEP = STEP / 2**11
 GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
-GRID_ERROR_PER_ITEM = 1e-6  # nor by less than this for each item
 SMALLEST_STEP = STEP / 16  # of grids that are refined for this reason
 DIRECT_ITEMS = 300
 STEEPEST = 3.0  # largest slope times step: a curve's integral is then off by exp(-2 pi^2 / 3)
@@ -330,11 +329,6 @@ def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor
         add(linear @ xp.stack([nodes, xp.ones_like(nodes)]))
     add(shared)
     return total
-
-
-def negligible(grid_error: float, n_items: int) -> bool:
-    """Return whether a grid is fine enough, by how many nats one of half the step differs."""
-    return grid_error < max(GRID_ERROR, GRID_ERROR_PER_ITEM * n_items)
 
 
 def steep_enough(grid: QuadratureGrid, slope: Tensor) -> QuadratureGrid:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from psychlm.frames import FrameError, by_person, format_names, refuse
 from psychlm.irt.em import Expectation
-from psychlm.irt.likelihood import LARGEST_SLOPE, negligible
+from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
 from psychlm.irt.response_functions import KINDS, MIXED, Model, model_named
 from psychlm.irt.response_matrix import (
@@ -185,7 +185,7 @@ def problems(
         )
     to_say = [name for name in texts if name in marks and marks[name].any()]
     messages = [texts[name].format(format_names(items[marks[name]])) for name in to_say]
-    if not negligible(loglik_error, len(items)):
+    if loglik_error > GRID_ERROR:
         messages.append(
             f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {em.grid}"
         )
