@@ -60,6 +60,8 @@ def compare(benchmark, matrix, estimate):
 def of_psychlm(model, standard_errors=False):
     def estimate(matrix):
         fit = irt.fit(matrix, model, standard_errors=standard_errors, device="cpu")
+        if standard_errors:  # a failure is fast
+            assert fit.items["se_b"].notna().mean() > 0.99
         reached = {"loglik": fit.loglik, "converged": fit.converged}
         reached |= {"n_iterations": fit.n_iterations}
         reached |= {"items_converged": int(fit.items["converged"].sum())}
