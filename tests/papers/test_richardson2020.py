@@ -265,8 +265,20 @@ def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and
     assert (clusters + seeds) ** 0.5 * 0.85 < width < (clusters + seeds + 2 * within) ** 0.5 * 1.1
 
 
-def test_fewer_questions_than_the_first_concept_has_are_an_error():
-    questions = pd.DataFrame({"item_id": list("abc")}).assign(probe="p", cluster="c", split="test")
-    with pytest.raises(FrameError, match="'p' without any in 'test'.*ask for at least 3"):
-        question_sets.whole_clusters(questions, "test", 2, seed=0)
-    assert len(question_sets.whole_clusters(questions, "test", 3, seed=0)) == 3
+def test_whole_clusters_are_drawn_one_at_least_and_more_hold_fewer(rng):
+    for seed in range(20):
+        sizes = rng.integers(1, 12, 30)
+        cluster = np.repeat(np.arange(30), sizes)
+        questions = pd.DataFrame({"cluster": cluster, "probe": cluster % 3, "split": "test"})
+        questions["item_id"] = np.arange(len(questions))
+        last = set()
+        for n in (1, 6, 20, 60, len(questions)):
+            drawn = question_sets.whole_clusters(questions, "test", n, seed=seed)
+            n_of_cluster = drawn.groupby("cluster").size()
+            assert (n_of_cluster == sizes[n_of_cluster.index]).all()
+            clusters = drawn.groupby("probe")["cluster"].nunique().reindex(range(3), fill_value=0)
+            n_of_probe = drawn.groupby("probe").size()
+            assert ((n_of_probe <= n) | (clusters == 1)).all() and clusters.min() >= 1
+            assert last <= set(drawn["item_id"])
+            last = set(drawn["item_id"])
+        assert len(last) == len(questions)

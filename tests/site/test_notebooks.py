@@ -2,7 +2,8 @@
 parameters run, and senseless ones are refused.
 
 Reference: ``tests/parameter_values.yaml`` for the values; the parameters cells for their names. The
-run of each notebook takes one of the other values, another each day; ``-m exhaustive`` tries all.
+run of each notebook takes one of the other values, another for each day of commits;
+``-m exhaustive`` tries all.
 """
 
 import datetime
@@ -74,12 +75,18 @@ def test_a_notebook_has_its_anatomy_and_no_outputs(name: str) -> None:
 # runs
 
 
-def value_of_today(name: str) -> dict[str, object]:
-    """Return another value of one parameter of a notebook: another parameter each day."""
+def value_of_commit(name: str) -> dict[str, object]:
+    """Return another value of one parameter of a notebook: another parameter each day of commits,
+    so that a commit's tests end alike whenever they run.
+    """
     quick = [key for key in OTHERS[name] if "minutes" not in VALUES[name][key]]
     if not quick:
         return {}
-    parameter = quick[datetime.date.today().toordinal() % len(quick)]
+    run = subprocess.run(
+        ["git", "log", "-1", "--format=%cs"], cwd=ROOT, capture_output=True, text=True
+    )
+    day = datetime.date.fromisoformat(run.stdout.strip() or "2026-01-01")
+    parameter = quick[day.toordinal() % len(quick)]
     return {parameter: OTHERS[name][parameter]}
 
 
@@ -87,7 +94,7 @@ def value_of_today(name: str) -> dict[str, object]:
 def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, dict]:
     """Run the whole collection once, in one run: its kernels share the imports."""
     reports = tmp_path_factory.mktemp("reports")
-    given = {name: SMOKE[name] | value_of_today(name) for name in NOTEBOOKS}
+    given = {name: SMOKE[name] | value_of_commit(name) for name in NOTEBOOKS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collection, "run_parameters", lambda *_: given)
         outcomes = site.run(profile="smoke", root=ROOT, reports=reports)
