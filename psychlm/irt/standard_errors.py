@@ -107,13 +107,31 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     6.17). ``free``, (3, n_items), says what is estimated; entries of others mean nothing.
     """
     import torch
-    from torch.linalg import cholesky, solve_triangular
+    from torch.linalg import cholesky, cholesky_ex, solve_triangular
 
     common = em.design.common_slope
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
     mask = free[:kinds].T.double()  # (n_items, kinds)
     if common:
         mask[:, 0] = 0  # the common slope joins the persons in the dense matrix
+
+    # D, and the inverses of its roots; what is not estimated has a unit diagonal in it. An item
+    # whose block is not positive definite is off its maximum: it has no errors, and others take its
+    # parameters as given.
+    _, weights = fine_posterior(node_loglik(em.responses, parameters, em.grid.nodes), em.grid)
+    expected, linear = orthonormal_polynomials(weights, em.grid.fine, 1)
+    count, nodes = em.responses.count[:, None], em.grid.nodes
+    at_nodes, linear = em.grid.at_nodes(expected) * count, em.grid.at_nodes(linear) * count**0.5
+    near = (abs(at_nodes) > NEGLIGIBLE_WEIGHT).any(0)  # where any posterior has weight
+    at_nodes, linear, nodes = at_nodes[:, near], linear[:, near], nodes[near]
+    blocks = em.responses.blocks()
+    complete = [complete_information(em, block, parameters, at_nodes, nodes) for block in blocks]
+    inner = torch.cat(complete)[:, :kinds, :kinds]
+    unit = torch.eye(kinds, dtype=torch.float64, device=mask.device)
+    pairs = mask[:, :, None] * mask[:, None, :]
+    roots, failed = cholesky_ex(inner * pairs + torch.diag_embed(1 - mask))
+    mask[failed > 0], roots[failed > 0] = 0, unit
+    inverse_roots = solve_triangular(roots, unit, upper=False)
 
     # Directions V, a shift and a stretch of ability, and images Y of the exact information: the
     # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
@@ -126,20 +144,6 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     v_common, y_common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
     if common:
         v_common[0, 1], y_common[0] = slope[0], image[:, 0].sum(0)
-
-    # D, and the inverses of its roots; what is not estimated has a unit diagonal in it.
-    _, weights = fine_posterior(node_loglik(em.responses, parameters, em.grid.nodes), em.grid)
-    expected, linear = orthonormal_polynomials(weights, em.grid.fine, 1)
-    count, nodes = em.responses.count[:, None], em.grid.nodes
-    at_nodes, linear = em.grid.at_nodes(expected) * count, em.grid.at_nodes(linear) * count**0.5
-    near = (abs(at_nodes) > NEGLIGIBLE_WEIGHT).any(0)  # where any posterior has weight
-    at_nodes, linear, nodes = at_nodes[:, near], linear[:, near], nodes[near]
-    blocks = em.responses.blocks()
-    complete = [complete_information(em, block, parameters, at_nodes, nodes) for block in blocks]
-    inner = torch.cat(complete)[:, :kinds, :kinds]
-    masked = inner * mask[:, :, None] * mask[:, None, :] + torch.diag_embed(1 - mask)
-    unit = torch.eye(kinds, dtype=torch.float64, device=slope.device)
-    inverse_roots = solve_triangular(cholesky(masked), unit, upper=False)
     scaled_y = inverse_roots @ y
 
     def scaled() -> Iterator[tuple[slice, Tensor, Tensor | None]]:
@@ -197,6 +201,7 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
 
     result = torch.full((len(mask), 3, 3), torch.nan, dtype=torch.float64)
     result[:, :kinds, :kinds] = (torch.cat(covariance) + correction(v, p)).cpu()
+    result[failed.cpu() > 0] = torch.nan
     if common:
         last = torch.eye(len(dense), dtype=torch.float64, device=slope.device)[:, -1:]
         of_slope = torch.cholesky_solve(last, dense_root)[-1]

@@ -20,7 +20,7 @@ from statsmodels.tools.numdiff import approx_hess3
 from psychlm import corpora, data, irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import em, response_matrix, standard_errors
-from psychlm.irt.likelihood import LARGEST_SLOPE, Design
+from psychlm.irt.likelihood import LARGEST_SLOPE, Design, Parameters
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -174,6 +174,23 @@ def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(mo
     for name in ("se_a", "se_d"):
         np.testing.assert_allclose(rough.items[name], exact.items[name], rtol=0.01)
         assert abs((rough.items[name] / exact.items[name]).median() - 1) < 1e-4
+
+
+def test_an_item_off_its_maximum_has_no_standard_errors_and_the_others_take_it_as_given():
+    answered = simulated(150, 400, "2PL", seed=6, rarest=0.1)
+    items = quiet_fit(answered).items[["a", "d"]].assign(c=0.0)
+    off = np.isin(np.arange(len(items)), [3, 17])
+    items.loc[off, ["a", "d", "c"]] = [0.1, -4.0, 0.1]  # right answers all surprise
+    design = Design(False, torch.tensor(off), {})
+    matrix = response_matrix.encode_responses(answered, torch.device("cpu"))
+    problem = em.EM(matrix, design, em.Settings(1e-4, 100))
+    at = Parameters(*(torch.tensor(items[name].to_numpy(float)) for name in "adc"))
+    problem.expect(at)
+    blocks = standard_errors.joint_covariances(problem, at, design.free())
+    free = design.free() & torch.tensor(~off)
+    given = standard_errors.joint_covariances(problem, at, free)
+    assert np.isnan(blocks[off]).all() and np.isfinite(given[~off, :2, :2]).all()
+    np.testing.assert_allclose(blocks[~off, :2, :2], given[~off, :2, :2], rtol=1e-10)
 
 
 def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
