@@ -114,7 +114,18 @@ class EM(Expectation):
 
         By Fisher's identity it is that of the M-step's function at the present posteriors.
         """
-        nodes, weights = self.grid.nodes, posterior.weights * self.count[:, None]
+        result = self.scores(parameters, posterior.weights, self.grid.nodes)
+        if self.design.priors:
+            table, free = parameters.table(), self.design.free()
+            result = result + self.design.prior_derivatives(table, free)[0]
+        return result
+
+    def scores(self, parameters: Parameters, weights: Tensor, nodes: Tensor) -> Tensor:
+        """Return derivatives of the items' log-likelihoods by all parameters, (3, n_items).
+
+        They are summed over persons and nodes, with ``weights`` (n_persons, n_nodes).
+        """
+        weights = weights * self.count[:, None]
         guessed = self.design.guessing_free | (parameters.guessing > 0)
         xp = namespace(weights)
         by_item, powers = [], xp.stack([nodes, nodes**0], 1)
@@ -132,11 +143,7 @@ class EM(Expectation):
             by_logit = correct * p.z + wrong * q.z
             by_guessing = correct * p.c + wrong * q.c
             by_item.append(xp.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1))
-        result = xp.concatenate(by_item).T
-        if self.design.priors:
-            table, free = parameters.table(), self.design.free()
-            result = result + self.design.prior_derivatives(table, free)[0]
-        return result
+        return xp.concatenate(by_item).T
 
     def maximise(self, parameters: Parameters, posterior: Posterior) -> Parameters:
         """M-step: maximise every item's expected log-likelihood; a common parameter is held.
