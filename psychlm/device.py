@@ -16,8 +16,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Device: TypeAlias = "str | torch.device"
 used: dict[str, list[str]] = {}  # where each part of the work ran: {"irt.fit": ["cpu"]}
+_lock, _restore = Lock(), ExitStack()  # of those inside of one_thread
+_inside: list[bool] = []
 
 
 def torch_device(
@@ -85,17 +88,25 @@ def torch_device(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep small matrices on one thread, NumPy's and torch's: several wait for each other."""
-    torch = sys.modules.get("torch")  # which takes a second to import
-    threads = torch.get_num_threads() if torch else 0
-    if torch:
-        torch.set_num_threads(1)
+    """Keep small matrices on one thread, NumPy's and torch's: several wait for each other.
+
+    The first to enter sets the threads of the process, the last to leave sets them back.
+    """
+    with _lock:
+        if not _inside:
+            if torch := sys.modules.get("torch"):  # which takes a second to import
+                _restore.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(1)
+            libraries = _libraries("scipy.linalg" in sys.modules)
+            _restore.enter_context(libraries.limit(limits=1, user_api="blas"))
+        _inside.append(True)
     try:
-        with _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas"):
-            yield
+        yield
     finally:
-        if torch:
-            torch.set_num_threads(threads)
+        with _lock:
+            _inside.pop()
+            if not _inside:
+                _restore.close()
 
 
 @cache

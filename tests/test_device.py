@@ -11,7 +11,7 @@ import torch
 import torch.utils.benchmark
 from conftest import ROOT, shared
 
-from psychlm.device import measured_teraflops, seeded, torch_device
+from psychlm.device import measured_teraflops, one_thread, seeded, torch_device
 
 
 @pytest.mark.slow
@@ -73,3 +73,16 @@ def test_the_speed_of_a_product_of_matrices_is_operations_by_seconds(monkeypatch
 
     monkeypatch.setattr(torch.utils.benchmark, "Timer", HalfASecond)
     assert measured_teraflops("cpu", size=100) == pytest.approx(2 * 100**3 / 0.5 / 1e12)
+
+
+def test_one_thread_ends_with_the_last_that_leaves_and_gives_back_the_threads() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    first, second = one_thread(), one_thread()
+    with first:
+        assert torch.get_num_threads() == 1
+        second.__enter__()
+    assert torch.get_num_threads() == 1
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)

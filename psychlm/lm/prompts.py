@@ -166,13 +166,13 @@ def fill_prompts(
     ``prompt`` is a prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the
     item's column ``template`` names, else one that fits its columns and choices (a hypothesis: NLI;
     words for feelings: sentiment; else a question). A FrameError says that there is no such prompt,
-    or that it has a field which the items do not have.
+    that it has a field which the items do not have, or asks for other choices than theirs.
     """
     filled = []
     for item in items.to_dict("records"):
         chosen: Any = prompt
+        meanings = {meaning(choice) for choice in item["choices"]}
         if chosen == "auto":
-            meanings = {meaning(choice) for choice in item["choices"]}
             if isinstance(item.get("template"), str):
                 chosen = item["template"]
             elif isinstance(item.get("hypothesis"), str):
@@ -185,6 +185,12 @@ def fill_prompts(
                     f"there is no prompt {chosen!r}; there are {sorted(PROMPTS)}, or pass "
                     "lm.Prompt('...')"
                 )
-            chosen = PROMPTS[chosen]
+            name, chosen = chosen, PROMPTS[chosen]
+            if chosen.words and not meanings <= chosen.words.keys():
+                raise FrameError(
+                    f"item {item.get('item_id')!r} has the choices {list(item['choices'])}, but "
+                    f"the prompt {name!r} asks for {list(chosen.words)}; relabel the choices, or "
+                    "pass lm.Prompt('...')"
+                )
         filled.append((*chosen.fill(item), chosen.neutral))
     return filled
