@@ -246,15 +246,11 @@ def where_free(blocks: np.ndarray, free: Tensor) -> np.ndarray:
 def free_parameters(design: Design, parameters: Parameters) -> Tensor:
     """Return which of (slope, intercept, guessing) have errors, shape (3, n_items).
 
-    Guessing at its edge 0 has none, and an item whose slope is at its bound has none at all: it is
-    a step at a fixed place, given which the other items have errors.
+    Guessing at its edge 0 has none, nor has a slope at its bound: the place of that step is free.
     """
     free = design.free()
     free[2] &= parameters.guessing > 0
-    if not design.common_slope:
-        settled = abs(parameters.slope) < LARGEST_SLOPE
-        free[:2] &= settled
-        free[2] &= settled | design.common_guessing
+    free[0] &= design.common_slope | (abs(parameters.slope) < LARGEST_SLOPE)
     return free
 
 

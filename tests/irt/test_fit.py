@@ -172,6 +172,25 @@ def test_standard_errors_are_those_of_a_numerical_hessian(steep):
     np.testing.assert_allclose(fit.items[["se_a", "se_d"]], expected, rtol=1e-3)
 
 
+def test_a_slope_at_its_bound_has_no_error_and_the_place_of_its_step_is_free():
+    answered = simulated(300, 6, "2PL", seed=3)
+    answered["step"] = (answered.mean(axis=1) > 0.5).astype(float)
+    fit = irt.fit(answered, "2PL", tolerance=1e-6)
+    free = np.append(np.arange(6), 7 + np.arange(7))  # not the slope of the step
+    estimates = fit.items[["a", "d"]].to_numpy().T.ravel()
+    assert estimates[6] == LARGEST_SLOPE
+
+    def negative(vector):
+        a, d = np.insert(vector, 6, LARGEST_SLOPE).reshape(2, -1)
+        moved = fit.items.drop(columns="b").assign(a=a, d=d)
+        return -exact_loglik(replace(fit, items=moved), answered, step=0.005)
+
+    steps = np.where(free < 13, 1e-3, 0.05)  # the step's intercept varies by logits
+    hessian = approx_hess3(estimates[free], negative, epsilon=steps)
+    expected = np.insert(np.sqrt(np.diag(np.linalg.inv(hessian))), 6, np.nan).reshape(2, -1).T
+    np.testing.assert_allclose(fit.items[["se_a", "se_d"]], expected, rtol=0.02)
+
+
 @pytest.mark.parametrize("model", ["1PL", "2PL"])
 def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(model, monkeypatch):
     answered = simulated(150, 400, model, seed=6, rarest=0.1)
