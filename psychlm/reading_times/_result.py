@@ -234,6 +234,11 @@ def is_number(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
+def is_ordered(values: pd.Series) -> bool:
+    """Return whether a variable is an ordered factor."""
+    return bool(getattr(values.dtype, "ordered", False))
+
+
 def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
     """Raise a :class:`FrameError` if the data lack a variable of a formula."""
     absent = [name for name in names if name not in data.columns]

@@ -4,8 +4,10 @@ A formula has a response, linear terms (``a``, ``a:b``, ``a*b``, ``(a + b + c)^2
 ``s(x)`` with the bases "tp" (thin plate, the default) and "cr" (cubic regression), random
 intercepts ``s(subject, bs="re")`` and slopes ``s(subject, x, bs="re")``, tensor products ``te(x,
 z)`` and their interactions alone, ``ti(x, z)``, beside ``ti(x)`` or ``s(x)``; ``by=`` gives a
-smooth for each level of a factor, or one that a number multiplies. Ordered categories are factors
-like others, with treatment contrasts and a smooth for each level. ``offset(x)`` is added as it is.
+smooth for each level of a factor, or one that a number multiplies. With ``by=`` an ordered
+Categorical (as :func:`pandas.cut` makes), the first level has none and the others have their
+difference from it, beside ``s(x)``; in linear terms all factors have treatment contrasts.
+``offset(x)`` is added as it is.
 Random smooths (``bs="fs"``), ``by`` in ``ti()``, other bases and ``m=`` are mgcv's. Variables may
 be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` and, in linear terms,
 ``poly(x, 2)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x | g)``, ``(1 + x || g)``

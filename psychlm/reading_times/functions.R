@@ -2,7 +2,11 @@
 
 has_package <- function(name) nzchar(system.file(package = name))
 
-to_factor <- function(codes, levels) structure(codes, levels = levels, class = "factor")
+# In linear terms ordered factors have the same contrasts as others.
+to_factor <- function(codes, levels, ordered) {
+  if (!ordered) return(structure(codes, levels = levels, class = "factor"))
+  structure(codes, levels = levels, class = c("ordered", "factor"), contrasts = "contr.treatment")
+}
 
 variables_of <- function(formula) all.vars(stats::as.formula(formula))
 

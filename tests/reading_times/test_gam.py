@@ -200,6 +200,8 @@ def test_bambi_gets_groups_smooths_and_computed_columns(frame):
     assert data["scale_x"].std() == pytest.approx(1)
     with pytest.raises(ValueError, match="two variables have one name in bambi"):
         reading.to_bambi(frame, "y_ms ~ log(z + 1) + log(z * 1)")
+    with pytest.raises(ValueError, match="no differences of ordered levels"):
+        reading.to_bambi(frame.assign(g=pd.cut(frame["x"], 2)), "y_ms ~ s(z, by=g, k=5)")
 
 
 def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
