@@ -4,10 +4,11 @@ tables, the same readings as programs write them, and exclusions counted by hand
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pandas._libs.parsers import STR_NA_VALUES
 
-from psychlm import frames
+from psychlm import cli, frames
 from psychlm.corpora import read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.corpora.own_readings import EYELINK
@@ -141,6 +142,8 @@ def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_pat
         corpora.join(corpus.readings.assign(word="so"), corpus.words)
     with pytest.raises(FrameError, match=r"\['gaze_ms'\] hold 0 ms in 1 of 2 rows"):
         frames.check_readings(corpus.readings.fillna({"gaze_ms": 0}))
+    with pytest.raises(FrameError, match=r"measures \['gaze_ms'\] hold text"):
+        csv_corpus("007 01 1 .; 007 01 2 250")
     with pytest.raises(FrameError, match=r"1 readings are of words that .* first \('01', 5\)"):
         csv_corpus("007 01 5 250")
 
@@ -264,6 +267,60 @@ def test_tables_of_programs_are_the_same_corpus(program, long, tmp_path):
     assert times.tolist() == expected.readings["ms_ms"].tolist()
     assert read.readings["subject"].nunique() == 2
     assert f"the table is read as {program}" in read.notes[0]
+
+
+READERS = ["from_csv", "words of surprisal", "scores", "wide", "PCIbex", *PROGRAMS]
+EMPTY_LOOKING = [*sorted(STR_NA_VALUES - {""}), "None", "7", "07", "1e3", "TRUE", "so."]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    words=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=3, max_size=3),
+    ids=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=2, max_size=2, unique=True),
+    text=st.sampled_from(EMPTY_LOOKING),
+    missing=st.sampled_from(sorted(STR_NA_VALUES)),
+    mark=st.sampled_from([",", ";", "\t"]),
+)
+def test_no_word_person_or_text_is_taken_for_a_missing_value_and_no_time_for_text(
+    reader, words, ids, text, missing, mark, tmp_path
+):
+    table = pd.DataFrame({"Item": text, "WordNr": [1, 2, 3], "Word": words})
+    table = pd.DataFrame({"Subject": ids}).merge(table, how="cross")[COLUMNS[:4]]
+    table["RT"], file = [310, missing, 290, 280, 300, 305], tmp_path / "table.csv"
+    if reader == "scores":
+        for name in ("Subject", "Word"):
+            own = table.drop_duplicates(name).rename(columns={name: "item"})[["item", "RT"]]
+            own.to_csv(file, index=False, sep=mark)
+            assert cli.read_scores(file, "RT", None).index.tolist() == own["item"].tolist()
+        return
+    ours = table.set_axis(["subject", "text_id", "word_id", "word", "gaze_ms"], axis=1)
+    if reader in ("from_csv", "words of surprisal"):
+        ours.iloc[:3, 1:4].to_csv(file, index=False, sep=mark)
+        ours.drop(columns="word").to_csv(tmp_path / "readings.csv", index=False, sep=mark)
+        if reader != "from_csv":
+            assert cli.read_words(str(file))["word"].tolist() == words
+            return
+        read = corpora.from_csv(file, tmp_path / "readings.csv")
+    elif reader == "wide":
+        wide = table.pivot(index=["Subject", "Item"], columns="WordNr", values=["Word", "RT"])
+        wide.columns = [f"{name}{number}" for name, number in wide.columns]
+        wide.assign(Word4="NA", RT4="NA").reset_index().to_csv(file, index=False, sep=mark)
+        read = read_experiment(file, measure="RT", columns={"subject": "Subject", "item": "Item"})
+    elif reader == "PCIbex":
+        write_pcibex(table, file)
+        read = read_experiment(file)
+        ours["subject"] = "17-" + ours["subject"]
+        ours = ours[~ours["gaze_ms"].isin(["", "NULL"])]  # rows that are no readings
+    else:
+        table.set_axis(PROGRAMS[reader], axis=1).to_csv(file, index=False, sep=mark)
+        read = read_experiment(file)
+    keys = ["subject", "text_id", "word_id"]
+    found = corpora.join(read.readings, read.words).set_index(keys).sort_index()
+    expected = ours.set_index(keys).sort_index()
+    assert found["word"].to_dict() == expected["word"].to_dict()
+    times = pd.to_numeric(expected["gaze_ms"].mask(expected["gaze_ms"] == missing))
+    np.testing.assert_array_equal(found.filter(like="_ms").iloc[:, 0].astype(float), times)
 
 
 @pytest.mark.parametrize("mark", ["", "_", "."])
