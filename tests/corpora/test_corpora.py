@@ -274,7 +274,9 @@ EMPTY_LOOKING = [*sorted(STR_NA_VALUES - {""}), "None", "7", "07", "1e3", "TRUE"
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     words=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=3, max_size=3),
     ids=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=2, max_size=2, unique=True),
