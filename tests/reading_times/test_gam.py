@@ -165,6 +165,14 @@ def test_ids_that_are_numbers_are_labels_of_a_random_effect_alone_and_in_a_sweep
     with_text = reading.fit(frame, f"y_ms ~ z + {baseline}", backend=backend)
     assert with_numbers.loglik == pytest.approx(with_text.loglik, abs=1e-6)
     assert np.allclose(with_numbers.smooths, with_text.smooths, atol=1e-6)
+    with pytest.raises(FrameError, match="'subject' holds str, and int64 in the data of the fit"):
+        with_numbers.predict(numbered.astype({"subject": str}))
+    found = with_numbers.predict(numbered.astype({"subject": "category"}).head(9))
+    assert found.to_numpy() == pytest.approx(with_text.predict(frame.head(9)).to_numpy())
+    new, nobody = (
+        x.predict(frame.assign(subject="new").head(9)) for x in (with_numbers, with_text)
+    )
+    assert new.to_numpy() == pytest.approx(nobody.to_numpy())
     table = numbered.assign(text_id="t", word_id=frame.index + 1)
     bits = table[["text_id", "word_id"]].assign(model=table["z"])
     swept = reading.delta_loglik(table, bits, "y_ms", baseline, lags=0, folds=None)["loglik"][0]
