@@ -264,9 +264,10 @@ def from_pymovements(
             "columns with columns='...'"
         )
     times_ms = table[times].apply(pd.to_numeric, errors="coerce")
+    has_text = table[text.split("+")].notna().all(axis=1)
     long = times_ms.set_axis([*EYELINK.values()], axis=1).assign(
         Subject=table[subject],
-        Item=table[text.split("+")].astype(str).agg("-".join, axis=1),
+        Item=table[text.split("+")].astype(str).agg("-".join, axis=1).where(has_text),
         WordNr=table[number] + (table[number].min() == 0),  # some count from 0
         Word=table[word].astype("string").str.strip().astype(object),
     )

@@ -147,7 +147,13 @@ class Bar:
             values |= dict(zip(line.names, line.columns(data).T, strict=True))
         if len(self.group) > 1:
             parts = [data[name].map(label_of).astype(str) for name in self.group]
-            values[self.group_name] = parts[0].str.cat(parts[1:], sep=":")
+            labels = parts[0].str.cat(parts[1:], sep=":")
+            if labels.nunique() < len(pd.concat(parts, axis=1).drop_duplicates()):
+                raise FrameError(
+                    f"(... | {self.group_name}): levels with a colon give several groups one name; "
+                    "rename those levels"
+                )
+            values[self.group_name] = labels
         return values
 
 
