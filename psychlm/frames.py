@@ -140,7 +140,7 @@ def read_csv(path: str | Path, text: Collection[str] | None = None, **options: A
         typed = options.get("dtype", ())
         for place, name in enumerate(table.columns):
             if name not in typed and place not in typed:
-                table[name] = numbers_of(table[name])
+                table[name] = numbers_of(table[name], comma=separator != ",")
     return table
 
 
@@ -210,9 +210,11 @@ def quotes_are_text(path: str | Path, separator: str, n_cells: int) -> bool:
     return text_in > 0
 
 
-def numbers_of(values: pd.Series) -> pd.Series:
+def numbers_of(values: pd.Series, *, comma: bool = True) -> pd.Series:
     """Return text such as "310,5" as numbers, if all of it is that is not one of ``MISSING``; else
-    the values as they are.
+    the values as they are. Without ``comma`` a number has none.
+
+    Numbers such as "1,234" beside others without a comma are a :class:`FrameError`.
 
     >>> numbers_of(pd.Series(["310,5", "7", None, "nan"])).tolist()
     [310.5, 7.0, nan, nan]
@@ -221,7 +223,13 @@ def numbers_of(values: pd.Series) -> pd.Series:
         return values
     text = values.dropna().astype(str).str.strip()
     text = text[~text.isin(MISSING)]
-    if text.str.fullmatch(r"[-+]?\d+([.,]\d*)?").all():
+    if comma and text.str.fullmatch(r"[-+]?\d+([.,]\d*)?").all():
+        commas = text[text.str.contains(",")]
+        if 0 < len(commas) < len(text) and commas.str.fullmatch(r"[-+]?[1-9]\d{0,2},\d{3}").all():
+            raise FrameError(
+                f"{values.name!r} holds numbers such as {commas.iloc[0]!r}, where the comma may "
+                "mark thousands or decimals; write them without it, or with a point"
+            )
         text = text.str.replace(",", ".", regex=False)
     numbers = pd.to_numeric(text, errors="coerce")
     return numbers.reindex(values.index) if len(text) and numbers.notna().all() else values

@@ -163,6 +163,9 @@ def test_na_as_r_writes_it_is_missing_but_where_it_is_a_word_or_a_name(tmp_path)
 def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
     time = "250.5" if mark == "," else "250,5"
     assert csv_corpus(f"007 01 1 {time}", mark).readings["gaze_ms"].tolist() == [250.5]
+    thousands = '"1,234"' if mark == "," else "1,234"
+    with pytest.raises(FrameError, match="'1,234', where the comma may mark|'gaze_ms'. hold text"):
+        csv_corpus(f"007 01 1 {thousands}; 008 01 1 310", mark)
     with pytest.raises(FrameError, match="rows have more cells than the 4 names"):
         csv_corpus("007 01 1 250 9", mark)
 
@@ -207,6 +210,11 @@ def test_a_long_table_says_what_it_dropped_and_how_it_read_what_is_written_other
     assert corpus.words["word"].str.endswith(",").all()
     assert "%2C in 12 words is read as a comma" in corpus.notes
     assert corpus.readings["self_paced_ms"].tolist() == [x + 0.5 for x in range(300, 312)]
+    slow = long.assign(RT=["1,024", *long["RT"].astype(int).astype(str)[1:]])
+    with pytest.raises(
+        FrameError, match="'self_paced_ms' holds numbers such as '1,024', where the comma may"
+    ):
+        corpora.from_long(slow, measures={"RT": "self_paced_ms"})
 
 
 @pytest.mark.parametrize(
