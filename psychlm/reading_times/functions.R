@@ -111,11 +111,10 @@ lme4_groups <- function(formula) {
 
 lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data here
   effect <- function(names) ifelse(names == "(Intercept)", "1", as.character(names))
-  # R numbers a factor's second bar, "subject.1".
-  factors <- names(lme4::getME(fit, "flist"))
+  # VarCorr numbers a factor's second bar, "subject.1", and writes "class.school".
+  factors <- lme4::getME(fit, "flist")
   of_bar <- function(matrix, name)
-    list(group = if (name %in% factors) name else sub("\\.\\d+$", "", name),
-         names = effect(rownames(matrix)), deviations = attr(matrix, "stddev"),
+    list(group = name, names = effect(rownames(matrix)), deviations = attr(matrix, "stddev"),
          correlations = unname(attr(matrix, "correlation")))
   variances <- lme4::VarCorr(fit)
   slopes <- stats::coef(summary(fit))
@@ -128,7 +127,7 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
        edf = nrow(slopes) + length(lme4::getME(fit, "theta")),
        names = rownames(slopes), estimate = unname(slopes[, 1]),
        covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
-       bars = Map(of_bar, variances, names(variances)), singular = lme4::isSingular(fit),
+       bars = Map(of_bar, variances, names(factors)[attr(factors, "assign")]), singular = lme4::isSingular(fit),
        converged = length(setdiff(problems,
          grep("singular", problems, value = TRUE))) == 0,
        residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),

@@ -115,7 +115,8 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
         vectors, blocks = robjects.vectors, {}
         for name in columns:
             values = data[name]
-            if pd.api.types.is_bool_dtype(values):
+            is_bool = pd.api.types.infer_dtype(values) == "boolean"  # objects, too
+            if is_bool or pd.api.types.is_bool_dtype(values):
                 block = np.ascontiguousarray(values.to_numpy(), dtype=np.int32)
                 vector = rinterface.BoolSexpVector.from_memoryview(block.data)
                 blocks[name] = vectors.BoolVector(vector)

@@ -211,9 +211,7 @@ def test_a_long_table_says_what_it_dropped_and_how_it_read_what_is_written_other
     assert "%2C in 12 words is read as a comma" in corpus.notes
     assert corpus.readings["self_paced_ms"].tolist() == [x + 0.5 for x in range(300, 312)]
     slow = long.assign(RT=["1,024", *long["RT"].astype(int).astype(str)[1:]])
-    with pytest.raises(
-        FrameError, match="'self_paced_ms' holds numbers such as '1,024', where the comma may"
-    ):
+    with pytest.raises(FrameError, match="numbers such as '1,024', where the comma may"):
         corpora.from_long(slow, measures={"RT": "self_paced_ms"})
 
 

@@ -180,8 +180,8 @@ def test_ids_that_are_numbers_are_labels_of_a_random_effect_alone_and_in_a_sweep
 
 
 def test_an_unseen_person_is_the_average_one_and_an_unseen_fixed_level_an_error(frame, backend):
-    fit = reading.fit(frame, 'y_ms ~ x + g + s(subject, bs="re")', backend=backend)
-    known = frame.head(20)
+    fit = reading.fit(frame, 'y_ms ~ x * old + g + s(subject, bs="re")', backend=backend)
+    known = frame.head(20).astype({"old": object})
     new = known.assign(subject=["nobody", *known["subject"][1:]])
     found, average = fit.predict(new), fit.predict(known, exclude=["s(subject)"])
     assert found.iloc[0] == pytest.approx(average.iloc[0])

@@ -109,6 +109,7 @@ BARS = [
     "(0 + condition | subject) + (1 | item)",
     "(1 + scale(x) | subject) + (1 | school:item)",
     "(1 | school/condition:item)",
+    "(1 | school:item) + (x || subject)",
 ]
 
 
