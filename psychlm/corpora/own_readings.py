@@ -302,7 +302,8 @@ def read_experiment(
     Returns
     -------
     Corpus
-        The first of ``notes`` says which columns were read as what.
+        Words and ids are as they are written ("NA", "007"). The first of ``notes`` says which
+        columns were read as what.
 
     Examples
     --------
