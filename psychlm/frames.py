@@ -11,6 +11,7 @@ import codecs
 import csv
 import re
 import warnings
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -110,14 +111,16 @@ def read_csv(path: str | Path, text: Collection[str] | None = None, **options: A
     """Read a CSV file whose columns commas, semicolons or tabs separate.
 
     Cells such as "310,5" of files that commas do not separate are numbers. Rows with more cells
-    than the header are a :class:`FrameError`. Quotes that belong to the text, as in many corpora,
-    stay in it.
+    than the header, and columns of one name, are a :class:`FrameError`. Quotes that belong to the
+    text, as in many corpora, stay in it.
 
     With ``text``, the columns of words and ids, their cells are kept as they are written ("NA",
     "007"), and only an empty one is missing. In other columns NA is missing, and in those of
     numbers each of ``MISSING``. ``options`` are those of :func:`pandas.read_csv`.
     """
     separator, names = header_of(path)
+    twice = [name for name, n in Counter(names).items() if name and n > 1]
+    refuse("columns", twice, f"occur more than once in {path}; rename or remove them")
     if quotes_are_text(path, separator, len(names)):
         options = {"quoting": csv.QUOTE_NONE, **options}
     if text is not None:

@@ -115,11 +115,11 @@ def test_the_dundee_layout_gives_first_fixations_gazes_and_totals(tmp_path):
 def csv_corpus(tmp_path):
     """Write the files of words and readings, and return what is read from them."""
 
-    def read(readings, mark=","):
+    def read(readings, mark=",", measures="gaze_ms"):
         files = tmp_path / "words.csv", tmp_path / "readings.csv"
         words = 'text_id,word_id,word\n01,1,None\n01,2,"so;"\n'
         files[0].write_text(words.replace(",", mark))
-        rows = ["subject text_id word_id gaze_ms", *readings.split("; ")]
+        rows = [f"subject text_id word_id {measures}", *readings.split("; ")]
         files[1].write_text("\n".join(mark.join(row.split()) for row in rows))
         return corpora.from_csv(*files)
 
@@ -166,6 +166,8 @@ def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
     thousands = '"1,234"' if mark == "," else "1,234"
     with pytest.raises(FrameError, match="'1,234', where the comma may mark|'gaze_ms'. hold text"):
         csv_corpus(f"007 01 1 {thousands}; 008 01 1 310", mark)
+    with pytest.raises(FrameError, match=r"columns \['gaze_ms'\] occur more than once in"):
+        csv_corpus("007 01 1 250 260", mark, "gaze_ms gaze_ms")
     with pytest.raises(FrameError, match="rows have more cells than the 4 names"):
         csv_corpus("007 01 1 250 9", mark)
 
