@@ -278,10 +278,15 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
     """Return ``score`` and ``cluster`` of a table, by its columns of ids or by its first column."""
     import pandas as pd
 
-    from psychlm.frames import FrameError, read_csv
+    from psychlm.frames import FrameError, header_of, read_csv
 
-    table = pd.read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
     keys = ("subject", "text_id", "word_id", "item_id", "item")
+    if path.suffix == ".parquet":
+        table = pd.read_parquet(path)
+    else:
+        header = header_of(path)[1]
+        ids = [name for name in keys if name in header] or header[:1]
+        table = read_csv(path, {*ids, cluster or ids[0]} - {"word_id"})
     labels = [name for name in keys if name in table] or [table.columns[0]]
     numbers = table.select_dtypes(["number", "bool"]).columns.difference([*labels, cluster])
     value = value or (numbers[0] if len(numbers) == 1 else "--value")

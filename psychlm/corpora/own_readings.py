@@ -137,11 +137,8 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     >>> from_csv("words.csv", "times.csv").readings["gaze_ms"].tolist()
     [210]
     """
-    text, tables = {"text_id": str, "word": str, "subject": str}, []
-    for path in (words, readings):  # in other columns than these NA is R's empty cell
-        empty = {x: ["", "NA"][: 1 + (x not in text)] for x in frames.header_of(path)[1]}
-        tables.append(frames.read_csv(path, dtype=text, keep_default_na=False, na_values=empty))
-    word_table, reading_table = tables
+    text = ("text_id", "word", "subject")
+    word_table, reading_table = (frames.read_csv(path, text) for path in (words, readings))
     # An empty cell for a space means that there is none.
     spaces = word_table.columns.intersection(["space_before", "space_after"])
     word_table[spaces] = word_table[spaces].astype(object).fillna("").infer_objects()
@@ -267,9 +264,10 @@ def from_pymovements(
             "columns with columns='...'"
         )
     times_ms = table[times].apply(pd.to_numeric, errors="coerce")
+    has_text = table[text.split("+")].notna().all(axis=1)
     long = times_ms.set_axis([*EYELINK.values()], axis=1).assign(
         Subject=table[subject],
-        Item=table[text.split("+")].astype(str).agg("-".join, axis=1),
+        Item=table[text.split("+")].astype(str).agg("-".join, axis=1).where(has_text),
         WordNr=table[number] + (table[number].min() == 0),  # some count from 0
         Word=table[word].astype("string").str.strip().astype(object),
     )
@@ -304,7 +302,8 @@ def read_experiment(
     Returns
     -------
     Corpus
-        The first of ``notes`` says which columns were read as what.
+        Words and ids are as they are written ("NA", "007"). The first of ``notes`` says which
+        columns were read as what.
 
     Examples
     --------
@@ -327,7 +326,7 @@ def read_experiment(
     given = dict(columns or {})
     if unknown := sorted(given.keys() - set(IDS)):
         raise FrameError(f"columns name {unknown}; they name the columns of {list(IDS)}")
-    frame = _read(Path(table))
+    frame, notes = _read(Path(table), given, measure)
     chosen = frame if not given else _long_format(frame, given, measure)
     program, ids, measures = _recognise(list(chosen.columns), given, measure)
     if not measures:
@@ -340,12 +339,15 @@ def read_experiment(
             f"expected ({expected}). Name the columns: columns={{'subject': ..., 'item': ..., "
             "'word_number': ..., 'word': ...} and measure='...'"
         )
-    if program == "EyeLink":
-        chosen = chosen.replace({".": None})
+    if program == "EyeLink":  # which writes "." for none, and a word may be one
+        others = chosen.columns.difference([ids["word"]])
+        chosen = chosen.assign(**chosen[others].replace({".": None}))
     corpus = from_long(chosen, measures=measures, **ids)
     names = ids | {ours: theirs for theirs, ours in measures.items()}
     said = ", ".join(f"{ours} = {theirs}" for ours, theirs in names.items())
-    return replace(corpus, notes=(f"the table is read as {program}'s: {said}", *corpus.notes))
+    return replace(
+        corpus, notes=(f"the table is read as {program}'s: {said}", *notes, *corpus.notes)
+    )
 
 
 def _recognise(
@@ -380,18 +382,30 @@ def _long_format(frame: pd.DataFrame, columns: Mapping[str, str], measure: str) 
     plain = frame.rename(columns={name: re.sub(r"[._]?(\d+)$", r"\1", name) for name in numbered})
     number = columns.get("word_number", "WordNr")
     long = pd.wide_to_long(plain, stems, i=ids, j=number).reset_index()
-    there = long[stems[0]].notna()
+    # R fills the columns after the last word of a sentence with NA.
+    is_word = long[stems[0]].notna() & (long[stems[0]].ne("NA") | long[measure].notna())
+    last = long[number].where(is_word).groupby([long[name] for name in ids]).transform("max")
+    there = long[stems[0]].notna() & (long[number] <= last)
     return long[there].sort_values([*ids, number], ignore_index=True)[[*ids, number, *stems]]
 
 
-def _read(path: Path) -> pd.DataFrame:
-    """Read a table by its suffix, or results of PCIbex, whose header stands in comments."""
+def _read(path: Path, given: Mapping[str, str], measure: str) -> tuple[pd.DataFrame, list[str]]:
+    """Read a table by its suffix, or results of PCIbex, whose header stands in comments; with a
+    note of the words and ids "NA", which R writes for missing ones."""
     if path.suffix == ".parquet":
-        return pd.read_parquet(path)
+        return pd.read_parquet(path), []
     with path.open(encoding="utf-8-sig", errors="replace") as opened:
         if opened.readline().startswith("# "):
-            return _pcibex(path)
-    return frames.read_csv(path, keep_default_na=False, na_values=["", "NA"])
+            return _pcibex(path), []
+    header = frames.header_of(path)[1]
+    ids = {"word": "Word", **given, **_recognise(header, given, measure)[1]}
+    names = [name for what, name in ids.items() if what != "word_number"]
+    of_word = re.compile(rf"{re.escape(ids['word'])}[._]?\d+")  # of a wide table
+    text = [name for name in header if name in names or of_word.fullmatch(name)]
+    table = frames.read_csv(path, text)
+    counts = {name: int(table[name].eq("NA").sum()) for name in text if name in names}
+    said = "'NA' in {} cells of {!r} is read as text, not as a missing value"
+    return table, [said.format(count, name) for name, count in counts.items() if count]
 
 
 def _pcibex(path: Path) -> pd.DataFrame:
@@ -402,7 +416,9 @@ def _pcibex(path: Path) -> pd.DataFrame:
     names: dict[int, str] = {}
     rows = []
     with path.open(newline="", encoding="utf-8-sig") as opened:
-        for cells in csv.reader(opened):
+        for line in opened:  # no cell holds a line break, and a mark without its pair is text
+            paired = line.count('"') % 2 == 0
+            cells = next(csv.reader([line]), []) if paired else line.rstrip("\r\n").split(",")
             header = re.match(r"#\s*(\d+)\.\s*(.*?)\.?\s*$", ",".join(cells))
             if header:
                 names = {} if header[1] == "1" else names

@@ -65,9 +65,8 @@ def whole_snli(archive: str | Path) -> Parts:
 def whole_sst(dictionary: str | Path) -> Parts:
     """Return SST's phrases for training and development, and the 131 that a thousand people saw, by
     the treebank's ``dictionary.txt`` of phrases and numbers."""
-    text = pd.read_csv(
-        dictionary, header=None, sep="|", names=["prompt", "id"], index_col="id", quoting=3
-    )["prompt"]
+    layout = {"header": None, "sep": "|", "quoting": 3, "keep_default_na": False}
+    text = pd.read_csv(dictionary, names=["prompt", "id"], index_col="id", **layout)["prompt"]
     crowd = corpora.lalor2018()
     b = irt.fit(frames.drop_constant(crowd.graded)[0], "2PL", standard_errors=False).items["b"]
     test = b.rename("difficulty").rename_axis("item_id").reset_index()

@@ -19,7 +19,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, label_of
 
 Floats = NDArray[np.float64]
 SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
@@ -135,6 +135,15 @@ class GAMFit:
         gaps = [name for name in self.model.variables if data[name].isna().any()]
         if gaps:
             raise FrameError(f"cannot predict: predictors {gaps} have gaps; fill or drop the rows")
+        for name in self.model.variables:  # a level 1 is no level "1"
+            given, known = data[name], self.data[name]
+            if is_number(given) == is_number(known) or given.isin(known).any():
+                continue
+            if {*map(label_of, given.unique())} & {*map(label_of, known.unique())}:
+                raise FrameError(
+                    f"cannot predict: {name!r} holds {given.dtype}, and {known.dtype} in the data "
+                    "of the fit; convert it"
+                )
         fit, error = self.model.predict(data, exclude, se)
         if se:
             return pd.DataFrame({"fit": fit, "std_error": error}, index=data.index)
@@ -232,6 +241,11 @@ class Summary:
 def is_number(values: pd.Series) -> bool:
     """Return whether a variable is a number; text, categories and booleans are factors."""
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def is_ordered(values: pd.Series) -> bool:
+    """Return whether a variable is an ordered factor."""
+    return bool(getattr(values.dtype, "ordered", False))
 
 
 def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:

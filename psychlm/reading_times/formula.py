@@ -4,8 +4,10 @@ A formula has a response, linear terms (``a``, ``a:b``, ``a*b``, ``(a + b + c)^2
 ``s(x)`` with the bases "tp" (thin plate, the default) and "cr" (cubic regression), random
 intercepts ``s(subject, bs="re")`` and slopes ``s(subject, x, bs="re")``, tensor products ``te(x,
 z)`` and their interactions alone, ``ti(x, z)``, beside ``ti(x)`` or ``s(x)``; ``by=`` gives a
-smooth for each level of a factor, or one that a number multiplies. Ordered categories are factors
-like others, with treatment contrasts and a smooth for each level. ``offset(x)`` is added as it is.
+smooth for each level of a factor, or one that a number multiplies. With ``by=`` an ordered
+Categorical (as :func:`pandas.cut` makes), the first level has none and the others have their
+difference from it, beside ``s(x)``; in linear terms all factors have treatment contrasts.
+``offset(x)`` is added as it is.
 Random smooths (``bs="fs"``), ``by`` in ``ti()``, other bases and ``m=`` are mgcv's. Variables may
 be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` and, in linear terms,
 ``poly(x, 2)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x | g)``, ``(1 + x || g)``
@@ -145,7 +147,13 @@ class Bar:
             values |= dict(zip(line.names, line.columns(data).T, strict=True))
         if len(self.group) > 1:
             parts = [data[name].map(label_of).astype(str) for name in self.group]
-            values[self.group_name] = parts[0].str.cat(parts[1:], sep=":")
+            labels = parts[0].str.cat(parts[1:], sep=":")
+            if labels.nunique() < len(pd.concat(parts, axis=1).drop_duplicates()):
+                raise FrameError(
+                    f"(... | {self.group_name}): levels with a colon give several groups one name; "
+                    "rename those levels"
+                )
+            values[self.group_name] = labels
         return values
 
 

@@ -2,7 +2,16 @@
 
 has_package <- function(name) nzchar(system.file(package = name))
 
-to_factor <- function(codes, levels) structure(codes, levels = levels, class = "factor")
+to_factor <- function(codes, levels, ordered)
+  structure(codes, levels = levels, class = c(if (ordered) "ordered", "factor"))
+
+# Evaluate with treatment contrasts of all factors, ordered ones too. (predict.gam forgets contrasts
+# of a factor's own where its main effect is not in the model.)
+with_treatment <- function(value) {
+  before <- options(contrasts = rep("contr.treatment", 2))
+  on.exit(options(before))
+  value
+}
 
 variables_of <- function(formula) all.vars(stats::as.formula(formula))
 
@@ -19,8 +28,9 @@ fit_model <- function(package, call, formula, data) {
     invokeRestart("muffleWarning")
   }
   note <- function(m) invokeRestart("muffleMessage")  # a singular fit is in the result
-  fit <- tryCatch(withCallingHandlers(eval(parse(text = call), place), warning = collect,
-    message = note), error = function(e) conditionMessage(e))
+  evaluate <- function() with_treatment(eval(parse(text = call), place))
+  fit <- tryCatch(withCallingHandlers(evaluate(), warning = collect, message = note),
+                  error = function(e) conditionMessage(e))
   list(fit = fit, warnings = unique(messages), refused = is.character(fit))
 }
 
@@ -63,14 +73,14 @@ gam_result <- function(fit) {
 }
 
 gam_predict <- function(fit, data, exclude, se) {
-  found <- stats::predict(fit, newdata = data, type = "response", exclude = exclude, se.fit = se,
-                          discrete = FALSE)
+  found <- with_treatment(stats::predict(fit, newdata = data, type = "response", exclude = exclude,
+                                         se.fit = se, discrete = FALSE))
   if (se) c(found$fit, found$se.fit) else as.numeric(found)
 }
 
 gam_effect <- function(fit, data, label) {
-  found <- stats::predict(fit, newdata = data, type = "terms", terms = label, se.fit = TRUE,
-                          discrete = FALSE)
+  found <- with_treatment(stats::predict(fit, newdata = data, type = "terms", terms = label,
+                                         se.fit = TRUE, discrete = FALSE))
   c(found$fit, found$se.fit)
 }
 
@@ -101,24 +111,23 @@ lme4_groups <- function(formula) {
 
 lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data here
   effect <- function(names) ifelse(names == "(Intercept)", "1", as.character(names))
-  # R numbers a factor's second bar, "subject.1".
-  factors <- names(lme4::getME(fit, "flist"))
+  # VarCorr numbers a factor's second bar, "subject.1", and writes "class.school".
+  factors <- lme4::getME(fit, "flist")
   of_bar <- function(matrix, name)
-    list(group = if (name %in% factors) name else sub("\\.\\d+$", "", name),
-         names = effect(rownames(matrix)), deviations = attr(matrix, "stddev"),
+    list(group = name, names = effect(rownames(matrix)), deviations = attr(matrix, "stddev"),
          correlations = unname(attr(matrix, "correlation")))
   variances <- lme4::VarCorr(fit)
   slopes <- stats::coef(summary(fit))
   dof <- rep(Inf, nrow(slopes))
   if (gaussian && nzchar(system.file(package = "lmerTest")))
-    dof <- stats::coef(summary(lmerTest::as_lmerModLmerTest(fit)))[, "df"]
+    dof <- with_treatment(stats::coef(summary(lmerTest::as_lmerModLmerTest(fit)))[, "df"])
   problems <- fit@optinfo$conv$lme4$messages
   effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
   list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
        edf = nrow(slopes) + length(lme4::getME(fit, "theta")),
        names = rownames(slopes), estimate = unname(slopes[, 1]),
        covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
-       bars = Map(of_bar, variances, names(variances)), singular = lme4::isSingular(fit),
+       bars = Map(of_bar, variances, names(factors)[attr(factors, "assign")]), singular = lme4::isSingular(fit),
        converged = length(setdiff(problems,
          grep("singular", problems, value = TRUE))) == 0,
        residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
@@ -128,8 +137,8 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
 }
 
 lme4_predict <- function(fit, data, random)
-  as.numeric(stats::predict(fit, newdata = data, re.form = if (random) NULL else NA,
-                            type = "response", allow.new.levels = TRUE))
+  as.numeric(with_treatment(stats::predict(fit, newdata = data, re.form = if (random) NULL else NA,
+                                           type = "response", allow.new.levels = TRUE)))
 
 lme4_profile <- function(fit, level) {
   found <- stats::confint(fit, level = level, method = "profile", oldNames = FALSE, quiet = TRUE)

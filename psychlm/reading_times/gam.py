@@ -12,7 +12,7 @@ import pandas as pd
 
 from psychlm.device import Device
 from psychlm.frames import FrameError, plain
-from psychlm.reading_times._result import GAMFit, require_columns
+from psychlm.reading_times._result import GAMFit, is_ordered, require_columns
 from psychlm.reading_times.formula import Formula, FormulaError, State, parse
 from psychlm.reading_times.model_matrix import check_predictors, check_response, place_bars
 from psychlm.reading_times.reml import TOLERANCE, Method
@@ -215,8 +215,11 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
             slopes = [short[n] for n in smooth.variables if n not in groups]
             inner = f"0 + {':'.join(slopes)}" if slopes else "1"
             terms.append(f"({inner}|{':'.join(short[name] for name in groups)})")
-        elif smooth.by and not is_factor[smooth.by]:
-            raise FormulaError(f"{smooth.label}: bambi has no smooth that a number multiplies")
+        elif smooth.by and (not is_factor[smooth.by] or is_ordered(data[smooth.by])):
+            raise FormulaError(
+                f"{smooth.label}: bambi has a smooth for each level, none that a number multiplies "
+                "and no differences of ordered levels; make the factor text"
+            )
         else:
             by = f", by={short[smooth.by]}" if smooth.by else ""
             terms.append(f"hsgp({', '.join(names)}{by}, m={max(smooth.k)}, c=1.5)")

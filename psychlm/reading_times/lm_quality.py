@@ -3,6 +3,7 @@ whether better models gain more on reading times (Hao et al. 2020)."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -154,7 +155,8 @@ def explained_share(
     ``words`` have ``log_frequency``, ``length_chars`` and ``position``, ``readings`` the measures,
     one row per word (means over people), and ``surprisals`` one column for each model. Returned are
     ``model``, ``share`` (per cent; of several measures the mean) with ``low`` and ``high`` over
-    ``n_bootstrap`` resamples of texts (NaN without any), and ``n`` (words with all predictors).
+    ``n_bootstrap`` resamples of texts (NaN without any), and ``n`` (words with all predictors and
+    the surprisals of all models; a warning names models for which that leaves words out).
     ``attrs["resamples"]`` holds each model's shares of the same resamples.
 
     >>> rng = np.random.default_rng(0)
@@ -180,10 +182,27 @@ def explained_share(
     table = table.merge(before, on=keys, how="left", suffixes=("", " before"))
     seed = int(np.random.default_rng(rng).integers(2**63))
     rows, resamples = [], {}
+    of_words = ["log_frequency", "length_chars", "position"]
+    of_words += ["length_chars before"] if spillover else []
+    before_of = {name: [f"{name} before"] if spillover else [] for name in models}
+    table = table.dropna(subset=[*of_words, *measures])
+    has = {name: table[[name, *before_of[name]]].notna().all(axis=1) for name in models}
+    whole = table[np.logical_and.reduce([*has.values()])]
+    needed = 17 if spillover else 8  # the constant, 5 or 3 predictors, their products, surprisal
+    if len(whole) <= needed:
+        raise FrameError(
+            f"{len(whole)} words have all predictors, times and surprisals of all models, and "
+            f"coefficients need {needed + 1}; do text_id and word_id name the same words?"
+        )
+    if fewer := {name: int(n) for name in models if (n := has[name].sum() - len(whole))}:
+        warnings.warn(
+            f"shares are of the {len(whole)} words for which all models have surprisals; words "
+            f"left out, by model: {fewer}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     for name in models:
-        columns = ["log_frequency", "length_chars", "position"]
-        columns += ["length_chars before", f"{name} before"] if spillover else []
-        whole = table.dropna(subset=[*columns, name, *measures])
+        columns = [*of_words, *before_of[name]]
         spread = whole[[*columns, name, *measures]].max() - whole[[*columns, name, *measures]].min()
         refuse("columns", spread.index[spread == 0], f"are constant in the {len(whole)} words")
         x = whole[columns].to_numpy(np.float64)

@@ -16,6 +16,7 @@ from psychlm.reading_times._result import (
     Model,
     Part,
     coefficient_tables,
+    is_number,
     require_columns,
     smooth_table,
 )
@@ -28,6 +29,7 @@ from psychlm.reading_times.mgcv import (
     to_r,
     variables_of,
 )
+from psychlm.reading_times.smooths import require_levels
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class _Fitted(Model):
 
     variables: Sequence[str]
     groups: Sequence[str]
+    levels: dict[str, set[Any]]  # of the factors that are no groups
     errors: Floats
     effects: pd.DataFrame
     parts: dict[str, Part]
@@ -50,6 +53,8 @@ class _Fitted(Model):
                 "lme4 predicts without standard errors, and leaves out all random effects "
                 f"(exclude={list(self.random)}) or none; fit natively for the rest"
             )
+        for name, levels in self.levels.items():
+            require_levels(name, data[name], levels)
         with in_r():
             frame = to_r(data, self.variables, self.groups)
             return np.array(r_function("lme4_predict")(self.r_object, frame, not exclude)), None
@@ -113,7 +118,10 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         "std_error": np.array(part["level_error"]),
     }
     residuals, random = np.array(part["residuals"]), tuple(deviations)
-    model = _Fitted(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
+    effects = pd.DataFrame(levels)
+    factors = [x for x in variables if x not in groups and not is_number(data[x])]
+    known = {name: set(data[name].unique()) for name in factors}
+    model = _Fitted(variables, groups, known, residuals, effects, {}, random, r_fit)
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])

@@ -1,8 +1,8 @@
 """R through rpy2, and the same additive model in its mgcv: the reference for the native backend.
 
 R is started once, by the first call; what is written in R is in ``functions.R``. Columns are passed
-one by one as memory blocks (rpy2's pandas converter takes fifty times as long), text as factors,
-booleans as logicals. R's warnings become Python's.
+one by one as memory blocks (rpy2's pandas converter takes fifty times as long), text as factors
+(ordered ones with treatment contrasts), booleans as logicals. R's warnings become Python's.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from psychlm.reading_times._result import (
     Part,
     coefficient_tables,
     is_number,
+    is_ordered,
     require_columns,
     smooth_table,
 )
@@ -114,7 +115,8 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
         vectors, blocks = robjects.vectors, {}
         for name in columns:
             values = data[name]
-            if pd.api.types.is_bool_dtype(values):
+            is_bool = pd.api.types.infer_dtype(values) == "boolean"  # objects, too
+            if is_bool or pd.api.types.is_bool_dtype(values):
                 block = np.ascontiguousarray(values.to_numpy(), dtype=np.int32)
                 vector = rinterface.BoolSexpVector.from_memoryview(block.data)
                 blocks[name] = vectors.BoolVector(vector)
@@ -129,7 +131,7 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
                 block = np.where(codes < 0, missing, codes + 1).astype(np.int32)
                 vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(block.data))
                 names = vectors.StrVector([label_of(level) for level in labels.categories])
-                blocks[name] = r_function("to_factor")(vector, names)
+                blocks[name] = r_function("to_factor")(vector, names, is_ordered(values))
         return robjects.DataFrame(blocks)
 
 

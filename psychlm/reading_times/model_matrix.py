@@ -15,7 +15,7 @@ from pandas.api.types import infer_dtype
 from scipy import sparse
 from scipy.linalg import block_diag
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, refuse
 from psychlm.reading_times._result import Floats, is_number, require_columns
 from psychlm.reading_times.formula import Bar, Formula, Smooth, full_coding
 from psychlm.reading_times.smooths import (
@@ -202,7 +202,10 @@ def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None)
             values, index = rows(smooth.all_variables)
             terms += place_smooth(smooth, values, np.bincount(index).astype(np.float64))
     names = tuple(name for term in terms for name in term.names)
-    slices = _slices([term.label for term in terms], [len(term.names) for term in terms])
+    labels = [term.label for term in terms]
+    twice = [label for label in labels if labels.count(label) > 1]
+    refuse("terms", twice, "have one name; rename a column, or levels of a factor in by=")
+    slices = _slices(labels, [len(term.names) for term in terms])
     centred = np.arange(len(names)) > 0
     for term in terms:
         if isinstance(term, RandomEffect | By | Interaction):

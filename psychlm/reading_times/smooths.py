@@ -23,7 +23,7 @@ from scipy.interpolate import CubicSpline
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from psychlm.frames import FrameError, format_names, refuse
-from psychlm.reading_times._result import Floats, is_number
+from psychlm.reading_times._result import Floats, is_number, is_ordered
 from psychlm.reading_times.formula import Smooth
 
 Levels = tuple[object, ...] | None  # of a factor; None for a number
@@ -495,10 +495,11 @@ def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats) -> list[Te
         padded = np.hstack([np.zeros((len(base.penalties), 1)), base.penalties])
         about = smooth.label, smooth.all_variables, _numbered(smooth.label, len(change)), padded
         return [By(*about, base, smooth.by, None, None, mean, change)]
-    # A factor has a smooth of its own for each level, centred as mgcv centres it.
+    # A factor has a smooth of its own for each level, centred as mgcv centres it; an ordered one
+    # for each but the first.
     levels, terms = factor_levels(data[smooth.by]) or (), list[Term]()
     change = base.change(*moments)
-    for level in levels:
+    for level in levels[is_ordered(data[smooth.by]) :]:
         label = f"{smooth.label}{level}"
         about = label, smooth.all_variables, _numbered(label, len(mean)), base.penalties
         terms.append(By(*about, base, smooth.by, level, levels, mean, change))

@@ -4,10 +4,11 @@ tables, the same readings as programs write them, and exclusions counted by hand
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pandas._libs.parsers import STR_NA_VALUES
 
-from psychlm import frames
+from psychlm import cli, frames
 from psychlm.corpora import read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.corpora.own_readings import EYELINK
@@ -114,11 +115,11 @@ def test_the_dundee_layout_gives_first_fixations_gazes_and_totals(tmp_path):
 def csv_corpus(tmp_path):
     """Write the files of words and readings, and return what is read from them."""
 
-    def read(readings, mark=","):
+    def read(readings, mark=",", measures="gaze_ms"):
         files = tmp_path / "words.csv", tmp_path / "readings.csv"
         words = 'text_id,word_id,word\n01,1,None\n01,2,"so;"\n'
         files[0].write_text(words.replace(",", mark))
-        rows = ["subject text_id word_id gaze_ms", *readings.split("; ")]
+        rows = [f"subject text_id word_id {measures}", *readings.split("; ")]
         files[1].write_text("\n".join(mark.join(row.split()) for row in rows))
         return corpora.from_csv(*files)
 
@@ -141,6 +142,8 @@ def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_pat
         corpora.join(corpus.readings.assign(word="so"), corpus.words)
     with pytest.raises(FrameError, match=r"\['gaze_ms'\] hold 0 ms in 1 of 2 rows"):
         frames.check_readings(corpus.readings.fillna({"gaze_ms": 0}))
+    with pytest.raises(FrameError, match=r"measures \['gaze_ms'\] hold text"):
+        csv_corpus("007 01 1 .; 007 01 2 250")
     with pytest.raises(FrameError, match=r"1 readings are of words that .* first \('01', 5\)"):
         csv_corpus("007 01 5 250")
 
@@ -160,6 +163,11 @@ def test_na_as_r_writes_it_is_missing_but_where_it_is_a_word_or_a_name(tmp_path)
 def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
     time = "250.5" if mark == "," else "250,5"
     assert csv_corpus(f"007 01 1 {time}", mark).readings["gaze_ms"].tolist() == [250.5]
+    thousands = '"1,234"' if mark == "," else "1,234"
+    with pytest.raises(FrameError, match="'1,234', where the comma may mark|'gaze_ms'. hold text"):
+        csv_corpus(f"007 01 1 {thousands}; 008 01 1 310", mark)
+    with pytest.raises(FrameError, match=r"columns \['gaze_ms'\] occur more than once in"):
+        csv_corpus("007 01 1 250 260", mark, "gaze_ms gaze_ms")
     with pytest.raises(FrameError, match="rows have more cells than the 4 names"):
         csv_corpus("007 01 1 250 9", mark)
 
@@ -204,6 +212,9 @@ def test_a_long_table_says_what_it_dropped_and_how_it_read_what_is_written_other
     assert corpus.words["word"].str.endswith(",").all()
     assert "%2C in 12 words is read as a comma" in corpus.notes
     assert corpus.readings["self_paced_ms"].tolist() == [x + 0.5 for x in range(300, 312)]
+    slow = long.assign(RT=["1,024", *long["RT"].astype(int).astype(str)[1:]])
+    with pytest.raises(FrameError, match="numbers such as '1,024', where the comma may"):
+        corpora.from_long(slow, measures={"RT": "self_paced_ms"})
 
 
 @pytest.mark.parametrize(
@@ -264,6 +275,62 @@ def test_tables_of_programs_are_the_same_corpus(program, long, tmp_path):
     assert times.tolist() == expected.readings["ms_ms"].tolist()
     assert read.readings["subject"].nunique() == 2
     assert f"the table is read as {program}" in read.notes[0]
+
+
+READERS = ["from_csv", "words of surprisal", "scores", "wide", "PCIbex", *PROGRAMS]
+EMPTY_LOOKING = [*sorted(STR_NA_VALUES - {""}), "None", "7", "07", "1e3", "TRUE", "so."]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    words=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=3, max_size=3),
+    ids=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=2, max_size=2, unique=True),
+    text=st.sampled_from(EMPTY_LOOKING),
+    missing=st.sampled_from(sorted(STR_NA_VALUES)),
+    mark=st.sampled_from([",", ";", "\t"]),
+)
+def test_no_word_person_or_text_is_taken_for_a_missing_value_and_no_time_for_text(
+    reader, words, ids, text, missing, mark, tmp_path
+):
+    table = pd.DataFrame({"Item": text, "WordNr": [1, 2, 3], "Word": words})
+    table = pd.DataFrame({"Subject": ids}).merge(table, how="cross")[COLUMNS[:4]]
+    table["RT"], file = [310, missing, 290, 280, 300, 305], tmp_path / "table.csv"
+    if reader == "scores":
+        for name in ("Subject", "Word"):
+            own = table.drop_duplicates(name).rename(columns={name: "item"})[["item", "RT"]]
+            own.to_csv(file, index=False, sep=mark)
+            assert cli.read_scores(file, "RT", None).index.tolist() == own["item"].tolist()
+        return
+    ours = table.set_axis(["subject", "text_id", "word_id", "word", "gaze_ms"], axis=1)
+    if reader in ("from_csv", "words of surprisal"):
+        ours.iloc[:3, 1:4].to_csv(file, index=False, sep=mark)
+        ours.drop(columns="word").to_csv(tmp_path / "readings.csv", index=False, sep=mark)
+        if reader != "from_csv":
+            assert cli.read_words(str(file))["word"].tolist() == words
+            return
+        read = corpora.from_csv(file, tmp_path / "readings.csv")
+    elif reader == "wide":
+        wide = table.pivot(index=["Subject", "Item"], columns="WordNr", values=["Word", "RT"])
+        wide.columns = [f"{name}{number}" for name, number in wide.columns]
+        wide.assign(Word4="NA", RT4="NA").reset_index().to_csv(file, index=False, sep=mark)
+        read = read_experiment(file, measure="RT", columns={"subject": "Subject", "item": "Item"})
+    elif reader == "PCIbex":
+        write_pcibex(table, file)
+        read = read_experiment(file)
+        ours["subject"] = "17-" + ours["subject"]
+        ours = ours[~ours["gaze_ms"].isin(["", "NULL"])]  # rows that are no readings
+    else:
+        table.set_axis(PROGRAMS[reader], axis=1).to_csv(file, index=False, sep=mark)
+        read = read_experiment(file)
+    keys = ["subject", "text_id", "word_id"]
+    found = corpora.join(read.readings, read.words).set_index(keys).sort_index()
+    expected = ours.set_index(keys).sort_index()
+    assert found["word"].to_dict() == expected["word"].to_dict()
+    times = pd.to_numeric(expected["gaze_ms"].mask(expected["gaze_ms"] == missing))
+    np.testing.assert_array_equal(found.filter(like="_ms").iloc[:, 0].astype(float), times)
 
 
 @pytest.mark.parametrize("mark", ["", "_", "."])

@@ -165,6 +165,14 @@ def test_ids_that_are_numbers_are_labels_of_a_random_effect_alone_and_in_a_sweep
     with_text = reading.fit(frame, f"y_ms ~ z + {baseline}", backend=backend)
     assert with_numbers.loglik == pytest.approx(with_text.loglik, abs=1e-6)
     assert np.allclose(with_numbers.smooths, with_text.smooths, atol=1e-6)
+    with pytest.raises(FrameError, match="'subject' holds str, and int64 in the data of the fit"):
+        with_numbers.predict(numbered.astype({"subject": str}))
+    found = with_numbers.predict(numbered.astype({"subject": "category"}).head(9))
+    assert found.to_numpy() == pytest.approx(with_text.predict(frame.head(9)).to_numpy())
+    new, nobody = (
+        x.predict(frame.assign(subject="new").head(9)) for x in (with_numbers, with_text)
+    )
+    assert new.to_numpy() == pytest.approx(nobody.to_numpy())
     table = numbered.assign(text_id="t", word_id=frame.index + 1)
     bits = table[["text_id", "word_id"]].assign(model=table["z"])
     swept = reading.delta_loglik(table, bits, "y_ms", baseline, lags=0, folds=None)["loglik"][0]
@@ -172,8 +180,8 @@ def test_ids_that_are_numbers_are_labels_of_a_random_effect_alone_and_in_a_sweep
 
 
 def test_an_unseen_person_is_the_average_one_and_an_unseen_fixed_level_an_error(frame, backend):
-    fit = reading.fit(frame, 'y_ms ~ x + g + s(subject, bs="re")', backend=backend)
-    known = frame.head(20)
+    fit = reading.fit(frame, 'y_ms ~ x * old + g + s(subject, bs="re")', backend=backend)
+    known = frame.head(20).astype({"old": object})
     new = known.assign(subject=["nobody", *known["subject"][1:]])
     found, average = fit.predict(new), fit.predict(known, exclude=["s(subject)"])
     assert found.iloc[0] == pytest.approx(average.iloc[0])
@@ -200,6 +208,8 @@ def test_bambi_gets_groups_smooths_and_computed_columns(frame):
     assert data["scale_x"].std() == pytest.approx(1)
     with pytest.raises(ValueError, match="two variables have one name in bambi"):
         reading.to_bambi(frame, "y_ms ~ log(z + 1) + log(z * 1)")
+    with pytest.raises(ValueError, match="no differences of ordered levels"):
+        reading.to_bambi(frame.assign(g=pd.cut(frame["x"], 2)), "y_ms ~ s(z, by=g, k=5)")
 
 
 def test_pygam_says_what_it_leaves_out_and_comes_near(frame):

@@ -94,15 +94,23 @@ def test_the_explained_share_is_that_of_two_least_squares_fits() -> None:
     words = words.assign(word="w", position=words["word_id"], length_chars=rng.integers(1, 9, 120))
     words["log_frequency"] = rng.normal(size=120)
     both = words.assign(y=rng.normal(250, 30, 120), s=rng.gamma(2, 3, 120))
-    share = reading.explained_share(
-        words, both[[*keys, "y"]], both[[*keys, "s"]], "y", spillover=True
-    )
+    score = partial(reading.explained_share, words, both[[*keys, "y"]], measure="y", spillover=True)
+    share = score(both[[*keys, "s"]])
     before = both.groupby("text_id")[["length_chars", "s"]].shift().add_prefix("prev_")
     both = both.join(before).dropna()
     baseline = "y ~ (log_frequency + length_chars + position + prev_length_chars + prev_s)**2"
     r2 = [smf.ols(formula, both).fit().rsquared for formula in (baseline, f"{baseline} + s")]
     assert share["share"].item() == pytest.approx(100 * (r2[1] - r2[0]) / (1 - r2[0]), rel=1e-9)
     assert share["n"].item() == len(both)
+    # a model without some words is compared on those that both have, and they are counted
+    gaps = both[[*keys, "s"]].assign(t=rng.gamma(2, 3, len(both)))
+    gaps["t"] = gaps["t"].where(both["text_id"] != "b")
+    with pytest.warns(RuntimeWarning, match=r"of the 76 words .* by model: \{'s': 38\}"):
+        found = score(gaps, n_bootstrap=5)
+    few = score(gaps[both["text_id"] != "b"], n_bootstrap=5)
+    pd.testing.assert_frame_equal(found, few)
+    with pytest.raises(FrameError, match="5 words have all predictors, .* need 18"):
+        score(both.iloc[:6][[*keys, "s"]])
     flat = both[[*keys]].assign(s=0.3)
     with pytest.raises(FrameError, match=r"columns \['s'\] are constant in the 117 words"):
         reading.explained_share(words, both[[*keys, "y"]], flat, "y")

@@ -201,6 +201,47 @@ def test_offsets_weights_and_interactions_agree_with_gam(
     assert ours.loglik_of_response == pytest.approx(theirs.loglik_of_response, abs=1e-3)
 
 
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(
+    levels=st.permutations(list("abcd")).flatmap(lambda x: st.integers(2, 4).map(lambda k: x[:k])),
+    unobserved=st.sampled_from(["", "first", "last"]),
+    linear=st.sampled_from(["g", "q + q:g"]),
+    terms=st.sampled_from(
+        [
+            "s(x, k=6) + s(x, by=g, k=6)",
+            's(x, by=g, k=5, bs="cr") + s(z, k=5)',
+            "te(x, z, k=3) + te(x, z, by=g, k=3)",
+            's(x, k=5) + s(x, by=g, k=5) + s(z, k=4) + s(subject, bs="re")',
+        ]
+    ),
+    method=st.sampled_from(["REML", "ML"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_smooths_by_an_ordered_factor_are_differences_from_its_first_level(
+    levels, unobserved, linear, terms, method, seed
+):
+    rng, n = np.random.default_rng(seed), 300
+    frame = pd.DataFrame({"x": rng.uniform(0, 5, n), "z": rng.uniform(0, 5, n)})
+    drawn, frame["subject"] = rng.choice(levels, n), rng.choice(list("pqrstu"), n)
+    frame["q"] = rng.choice(["u", "v"], n)
+    signal = np.sin(2 * frame["x"]) * (drawn == levels[-1]) + frame["z"] ** 2 / 10
+    frame["y"] = signal + rng.normal(0, 0.3, n) + (frame["subject"] == "p")
+    more = {"first": ["none", *levels], "last": [*levels, "none"]}.get(unobserved, levels)
+    frame["g"] = pd.Categorical(drawn, categories=more, ordered=True)
+    options = {"method": method, "tolerance": 1e-9}
+    ours, theirs = both(frame, f"y ~ {linear} + {terms}", **options)
+    compare_answers(ours, theirs, frame.head(20), numbers=2e-3, shares=1e-4, p=1e-3)
+    assert [label[-1] for label in ours.smooths.index if "):g" in label] == levels[1:]
+    # R's own ordered factor, made of the text
+    text, names = frame.assign(g=drawn), ", ".join(f"'{level}'" for level in levels)
+    terms = terms.replace("by=g", f"by=ordered(g, c({names}))")
+    in_r = reading.fit(
+        text, f"y ~ {linear} + {terms}", backend="mgcv", method=method, tolerance=1e-9
+    )
+    assert ours.criterion == pytest.approx(in_r.criterion, abs=2e-3)
+    assert gap(ours.predict(text), in_r.predict(text)) < 2e-3
+
+
 def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated):
     frame = simulated.assign(n_read=np.arange(len(simulated)) % 7 + 1.0)
     formula = "gaze_ms ~ bits + offset(position) + (1 | subject)"

@@ -109,6 +109,7 @@ BARS = [
     "(0 + condition | subject) + (1 | item)",
     "(1 + scale(x) | subject) + (1 | school:item)",
     "(1 | school/condition:item)",
+    "(1 | school:item) + (x || subject)",
 ]
 
 
@@ -247,6 +248,21 @@ def test_2000_people_have_at_least_lme4s_likelihood(sap):
     assert fit.n == 184_478 and fit.converged
     assert -72250.2211 < fit.loglik < -72250.2
     assert fit.variance_components["(1 | subject)"] == pytest.approx(0.28062, rel=1e-3)
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("backend", ["native", "lme4"])
+def test_an_unseen_group_has_the_mean_effect_and_an_unseen_level_is_an_error(crossed, backend):
+    levels = pd.Categorical(np.array(["b", "c", "a"])[crossed.index % 3], list("bca"), ordered=True)
+    crossed = crossed.assign(g=levels)
+    fit, known = reading.fit(crossed, "rt_ms ~ x:g + (1 | subject)", backend=backend), crossed[:9]
+    average = fit.predict(known, exclude=list(fit.model.random))
+    found = fit.predict(known.assign(subject="nobody"))
+    assert found.to_numpy() == pytest.approx(average.to_numpy())
+    fitted = (crossed["rt_ms"] - fit.residuals).to_numpy()
+    assert fit.predict(crossed).to_numpy() == pytest.approx(fitted)
+    with pytest.raises(FrameError, match=r"factor 'g' has levels \['d'\] that were not in"):
+        fit.predict(known.assign(g=["d", *known["g"][1:]]))
 
 
 @pytest.mark.usefixtures("r")

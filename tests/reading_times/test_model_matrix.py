@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from two_programs import both
 
 from psychlm import reading_times as reading
+from psychlm.frames import FrameError
 from psychlm.reading_times import mgcv
 from psychlm.reading_times.formula import State, parse
 from psychlm.reading_times.model_matrix import build_matrix, leave_out_aliased, rows_of
@@ -73,6 +74,16 @@ def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
     order = [list(matrix.names).index(name) for name in theirs["names"]]
     columns = matrix.block(matrix.terms, data, None).values[:, order]
     np.testing.assert_allclose(columns, theirs["columns"], atol=1e-8)
+
+
+def test_terms_and_groups_whose_names_would_be_one_are_refused(frame):
+    wide = frame.assign(**{"w:v": frame["z"]})
+    with pytest.raises(FrameError, match=r"terms \['w:v'\] have one name"):
+        reading.fit(wide, "rt_ms ~ w * v + `w:v`")
+    wide["k"] = np.where(frame["q"] == "x", "x:x", "x")
+    wide["h"] = np.where(frame["f"] == "a", "x", "x:x")
+    with pytest.raises(FrameError, match=r"\| h:k\): levels with a colon give several groups one"):
+        reading.fit(wide, "rt_ms ~ w + (1 | h:k)")
 
 
 LISTED = ["w:f", "f:q", "f:q:w", "w + w:f + v:q", "g:f + w", "poly(z, 2):f", "(w + v + f)^2"]
