@@ -57,16 +57,32 @@ def test_a_linked_table_of_any_model_has_the_same_curves(model, rng):
         irt.link(lacks, slope=2, intercept=1)
 
 
-def test_standard_errors_after_linking_are_those_of_the_delta_method(fits):
+def test_standard_errors_after_linking_are_those_of_the_delta_method(people, fits):
     fit = fits["2PL"]
-    linked = irt.link(fit, slope=2.0, intercept=0.7)
-    for item, row in linked.items.iterrows():
-        block = fit.covariance.loc[[(item, "a"), (item, "d")], [(item, "a"), (item, "d")]]
-        jacobian = np.array([-0.7 / 2, 1.0])  # d* = d - a B / A
-        assert row["se_d"] == pytest.approx(np.sqrt(jacobian @ block.to_numpy() @ jacobian))
-    np.testing.assert_allclose(linked.items["se_b"], 2 * fit.items["se_b"])
-    back = irt.link(linked, slope=0.5, intercept=-0.35)
-    pd.testing.assert_frame_equal(back.items, fit.items)
+    middling = fit.items.assign(d=0.0, b=0.0, se_b=fit.items["se_d"] / fit.items["a"])
+    equal = {"slope": list(people.columns[1:4])}
+    tied = irt.fit(people, "2PL", equal=equal)
+    cases = [fit, replace(fit, items=middling), irt.fit(people, "1PL"), tied]
+    for before in [*cases, fits["graded"]]:
+        linked, names = irt.link(before, slope=2.0, intercept=0.7), before.covariance.index
+        for item, number in before.estimates["a"].items():
+            alike = before.estimates.index[before.estimates["a"] == number]
+            label = alike[0] if (alike[0], "a") in names else "all"
+            for step in (name for name in before.items if name.startswith("d")):
+                pair = [(label, "a"), (item, step)]
+                block = before.covariance.loc[pair, pair].to_numpy()
+                jacobian = np.array([-0.7 / 2, 1.0])  # d* = d - a B / A
+                expected = np.sqrt(jacobian @ block @ jacobian)
+                assert linked.items.loc[item, f"se_{step}"] == pytest.approx(expected)
+        np.testing.assert_allclose(linked.items["se_a"], before.items["se_a"] / 2)
+    # A table's errors imply the covariance, but where b is 0.
+    linked = irt.link(fit.items, slope=2.0, intercept=0.7)
+    pd.testing.assert_frame_equal(linked, irt.link(fit, slope=2.0, intercept=0.7).items)
+    np.testing.assert_allclose(linked["se_b"], 2 * fit.items["se_b"])
+    pd.testing.assert_frame_equal(irt.link(linked, slope=0.5, intercept=-0.35), fit.items)
+    assert irt.link(middling, slope=2.0, intercept=0.7)["se_d"].isna().all()
+    stretched = irt.link(middling, slope=2.0)
+    pd.testing.assert_series_equal(stretched["se_d"], fit.items["se_d"])
 
 
 def test_a_shifted_difficulty_is_an_error_and_an_upper_asymptote_of_1_is_none(people, fits):
