@@ -373,10 +373,17 @@ def dif_likelihood_ratio(
     settings: dict[str, Any] = {"reference": "reference", "priors": priors}
     settings |= {"group": np.where(focal, "focal", "reference"), "standard_errors": False}
     baseline = fit(checked, model, free=free, **settings)
-    rows = {}
+    others = {}
     for item in tested:
         changed = free.union([item]) if anchors is None else free.drop(item)
-        other = fit(checked, model, free=changed, start=baseline, **settings)
+        others[item] = fit(checked, model, free=changed, start=baseline, **settings)
+    best = max(others.values(), key=lambda other: other.loglik)
+    if anchors is not None and best.loglik > baseline.loglik:
+        # The baseline may have ended at a local maximum, below that of a model nested in it.
+        again = fit(checked, model, free=free, start=best, **settings)
+        baseline = max(baseline, again, key=lambda each: each.loglik + each.log_prior)
+    rows = {}
+    for item, other in others.items():
         constrained, freed = (baseline, other) if anchors is None else (other, baseline)
         df = freed.n_parameters - constrained.n_parameters
         statistic = 2 * max(freed.loglik - constrained.loglik, 0.0)
