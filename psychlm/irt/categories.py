@@ -34,7 +34,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.priors import Beta
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
 from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
-from psychlm.irt.specification import Solution, Specification, earlier_items, problems
+from psychlm.irt.specification import Solution, Specification, earlier_rows, problems
 from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
 STARTS = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free lower and upper asymptotes
@@ -147,7 +147,7 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
         grouped = not isinstance(start, pd.DataFrame)  # an IRTFit
         tables = [start.in_group(group).items if grouped else start for group in spec.groups]
         for number, items in enumerate(tables):
-            earlier = form.rows_of(earlier_items(items, spec.items))
+            earlier = earlier_rows(spec, items)
             if len(earlier) != len(spec.fixed):
                 raise FrameError(
                     f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
