@@ -201,6 +201,10 @@ def test_an_item_is_asked_of_more_persons_than_the_limit_in_one_sample_of_twenty
     assert np.mean(exposure) > 0.35  # and no item is held back more than it must be
     with pytest.raises(ValueError, match="cannot be had for certain"):
         irt.exposure_shares(bank, 0.2, rng=rng, n_items=8)
+    with pytest.raises(ValueError, match="limit=40 is no share of persons"):
+        irt.exposure_shares(bank, 40, rng=rng, n_items=8)
+    with pytest.raises(FrameError, match="have no share in open_shares from 0 to 1"):
+        irt.adaptive_test(bank, responses, open_shares=100 * shares, rng=rng)
 
 
 @pytest.mark.parametrize(
