@@ -367,7 +367,8 @@ def earlier_rows(spec: Specification, start: pd.DataFrame) -> np.ndarray:
     """Return the rows of parameters of an earlier fit, of these items in their order."""
     refuse("items", spec.items.difference(start.index), "are not in start; leave it out")
     refuse("items", start.index[start.index.duplicated()], "stand twice in start; keep one")
-    rows = spec.model.form.rows_of(start.loc[spec.items])
+    unused = ["b"] if {"b", "d"} <= set(start) else []  # they need not agree
+    rows = spec.model.form.rows_of(start.loc[spec.items].drop(columns=unused))
     unknown = spec.items[~np.isfinite(rows).all(axis=0)]
     refuse("items", unknown, "have no finite parameters in start; leave it out")
     return rows
