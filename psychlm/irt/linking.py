@@ -62,15 +62,13 @@ def _covariances(fit: IRTFit) -> dict[str, np.ndarray]:
     if fit.covariance is None or fit.estimates is None:
         return {}
     padded = np.pad(fit.covariance.to_numpy(), (0, 1), constant_values=np.nan)
+    places = {label: row for row, label in enumerate(fit.covariance.index)}
     rows = {}
     for name, number in fit.estimates.items():
-        # Equal parameters stand under the first item that has them, or under "all".
-        first = number.map(dict(zip(number[::-1], number.index[::-1], strict=True)))
-        named, of_all = (
-            fit.covariance.index.get_indexer(pd.MultiIndex.from_product([items, [name]]))
-            for items in (first, ["all"])
-        )
-        rows[name] = np.where(named < 0, of_all, named)  # -1: not estimated
+        # Equal parameters stand under the first item that has them, or under "all"; -1: under none.
+        first = number.drop_duplicates()
+        row = [places.get((item, name), places.get(("all", name), -1)) for item in first.index]
+        rows[name] = number.map(dict(zip(first, row, strict=True))).to_numpy()
     slopes, fixed = rows.pop("a"), fit.estimates["a"] < 0
     return {name: np.where(fixed, 0.0, padded[slopes, row]) for name, row in rows.items()}
 

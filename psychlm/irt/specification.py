@@ -247,10 +247,8 @@ def specify(
     levels = answers.levels
     n_categories = [2 if levels is None else len(levels[item]) for item in items]
     fixed = chosen.form.fixed(np.array(n_categories), is_free, given)
-    kinds = chosen.form.row_kinds(len(fixed))
-    free_kinds = {
-        KINDS[kind] for kind, row in zip(kinds, fixed, strict=True) if np.isnan(row).any()
-    }
+    is_row_free = np.isnan(fixed).any(axis=1)
+    free_kinds = {KINDS[k] for k in np.array(chosen.form.row_kinds(len(fixed)))[is_row_free]}
     if idle := sorted((set(priors) | set(equal)) & set(KINDS) - free_kinds):
         raise FrameError(
             f"no item of this {chosen.name} model has free parameters {idle}; leave out their "
