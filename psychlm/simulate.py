@@ -5,13 +5,14 @@ Reading times are simulated by :mod:`psychlm.reading_times.simulate`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from scipy.special import logsumexp
 
-from psychlm.frames import FrameError, check_items
+from psychlm.frames import FrameError, by_person, check_items, refuse
 from psychlm.irt.response_functions import model_named
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ def responses(
         persons = theta.index.rename("person")
     else:
         persons = pd.Index([f"person-{i + 1}" for i in range(len(ability))], name="person")
+    refuse("persons", persons[np.isnan(ability)], "have no ability; leave them out")
+    if not 0 <= missing <= 1:
+        raise ValueError(f"missing={missing} is no share of responses; give a number from 0 to 1")
     probability = tables.functions.probability_at(ability)  # (n_items, n_categories, n_persons)
     at_least = probability[:, ::-1].cumsum(1)[:, -2::-1]  # P(category k or above), k = 1, 2, ...
     drawn = (rng.random((len(ability), len(names))) < at_least.transpose(1, 2, 0)).sum(0)
@@ -107,7 +111,7 @@ def plant_fault(
     *,
     n_choices: int = 4,
     like: object = None,
-    members: np.ndarray | pd.Series | None = None,
+    members: Sequence | pd.Series | None = None,
 ) -> pd.DataFrame:
     """Return responses in which one item has a fault that ``irt.flag_items`` looks for.
 
@@ -115,12 +119,15 @@ def plant_fault(
     ``n_choices``. "two_right_answers": a right response is marked wrong half of the time.
     "only_guessers": those who were wrong guess, the others are wrong. "near_duplicate": the
     responses to the item ``like``, of which one in twenty is turned. "drift": of ``members``
-    (booleans by person), four in five wrong responses become right.
+    (booleans by person), four in five wrong responses become right. Who was not asked the item
+    remains so.
 
     >>> answers = pd.DataFrame({"q1": [0.0, 1.0, 1.0], "q2": [1.0, 0.0, 1.0]})
     >>> plant_fault(answers, "q1", "wrong_key", np.random.default_rng(0))["q1"].tolist()
     [1.0, 0.0, 0.0]
     """
+    if (fault, like) == ("near_duplicate", None) or (fault == "drift" and members is None):
+        raise ValueError("fault 'near_duplicate' takes an item like=, and 'drift' members=")
     right = responses[item].to_numpy(float)
     guess = (rng.random(len(right)) < 1 / n_choices).astype(float)
     if fault == "wrong_key":
@@ -134,12 +141,13 @@ def plant_fault(
     elif fault == "near_duplicate":
         planted = np.abs(responses[like].to_numpy(float) - (rng.random(len(right)) < 0.05))
     elif fault == "drift":
-        helped = np.asarray(members, dtype=bool) & (rng.random(len(right)) < 0.8)
+        member = by_person(responses.index, members, "member").to_numpy(bool)
+        helped = member & (rng.random(len(right)) < 0.8)
         planted = np.where(helped, 1.0, right)
     else:
         raise ValueError(f"no fault is named {fault!r}; see psychlm.irt.broken_items.FAULTS")
     changed = responses.copy()
-    changed[item] = planted
+    changed[item] = np.where(np.isnan(right), np.nan, planted)
     return changed
 
 

@@ -178,6 +178,8 @@ class Network:
             raise ValueError(f"a {self.kind!r} network has no tanh layers; leave tanh_layers out")
         if self.classes < 2:
             raise ValueError(f"a classifier needs two or more classes, not {self.classes}")
+        if min(self.size, self.hidden) < 1:
+            raise ValueError(f"size={self.size} and hidden={self.hidden} units; give 1 or more")
         if self.kind == "cnn" and (len(self.shape) != 3 or min(self.shape[1:]) < 4):
             raise ValueError(f"a CNN reads (channels, height, width), 4 or more, not {self.shape}")
 

@@ -262,13 +262,14 @@ def train(
     """
     device = torch_device(device, "crowds.train")
     labels = np.asarray(targets)
-    for name, number in {"epochs": epochs, "batch_size": batch_size, "patience": patience}.items():
-        if number < 1:
-            raise ValueError(f"{name} is {number}; it must be 1 or more")
-    network = network_for(network, inputs, labels, sizes)
     if members is None:
         members = draw_members(n_models, seed, train_fraction=1.0, label_noise=0.0)
     members = tuple(members)
+    numbers = {"epochs": epochs, "batch_size": batch_size, "patience": patience}
+    for name, number in (numbers | {"the number of members": len(members)}).items():
+        if number < 1:
+            raise ValueError(f"{name} is {number}; it must be 1 or more")
+    network = network_for(network, inputs, labels, sizes)
     wanted = member_targets(labels, members, len(inputs), network.classes).to(device)
     wanted = wanted.expand(len(members), *wanted.shape[1:])  # a view: common targets stay one copy
     inputs = inputs.to(device)

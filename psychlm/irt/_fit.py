@@ -41,7 +41,7 @@ from psychlm.irt.specification import (
     Solution,
     Specification,
     check_answers,
-    earlier_items,
+    earlier_rows,
     problems,
     specify,
 )
@@ -271,7 +271,8 @@ def starting_values(
     responses, design = em.responses, em.design
     xp, device = namespace(fixed), responses.device
     if start is not None:
-        a, d, c = earlier_items(start, responses.items)[list("adc")].to_numpy(float).T.copy()
+        a, d, c, _ = earlier_rows(spec, start)
+        c = probabilities_of(c).round(15)
         a = np.abs(a) if spec.positive_slopes else a
         if "guessing" in spec.priors:  # a beta density is 0 where c is, as in a 2PL
             c = c.clip(START_GUESSING, 1 - START_GUESSING)

@@ -286,6 +286,8 @@ def exposure_shares(
     >>> bool(shares.between(0, 1).all())
     True
     """
+    if not 0 < limit <= 1:
+        raise ValueError(f"limit={limit} is no share of persons; give a number from 0 to 1")
     tables = ModelTables.of(fit, model)
     bank, n_items = tables.items, options.get("n_items", 20)
     if responses is None:
@@ -392,7 +394,8 @@ def _drawn(
     seed, share = int(rng.integers(2**63)), np.ones(len(bank))
     if shares is not None:
         share = shares.reindex(bank).to_numpy(np.float64)
-        refuse("items", bank[np.isnan(share)], "have no share in open_shares; give each one")
+        flaw = "have no share in open_shares from 0 to 1; give each one"
+        refuse("items", bank[~((share >= 0) & (share <= 1))], flaw)
     for row, person in enumerate(persons):
         stream = np.random.default_rng([seed, crc32(str(person).encode())])
         priority[row] = stream.random(len(bank))

@@ -34,15 +34,16 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.priors import Beta
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
 from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
-from psychlm.irt.specification import Solution, Specification, earlier_items, problems
+from psychlm.irt.specification import Solution, Specification, earlier_rows, problems
 from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
-STARTS = ((0.15, 0.95), (0.02, 0.99))  # free lower and upper asymptotes
-LARGEST_STEP = 2.0  # of any estimate in one step
+STARTS = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free lower and upper asymptotes
+LARGEST_STEP = 2.0  # of any estimate in one step; of slopes and intercepts more, if these are large
 LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e8  # of curvatures, scaled by complete data's information
 FLATTEST = 1e-10
 ENOUGH = 1e-7  # nats that a step is expected to gain at the end, at the default tolerance
-PATIENCE, LEAST_GAIN = 50, 1e-3  # steps, and nats that they gain in all, or the climb ends
+PATIENCE, LEAST_GAIN = 20, 1e-5  # steps, and nats that they gain in all, or the climb ends
+OVERSTATED = 0.9  # share of the information's curvature along the last step that was met there
 ROUNDING = 1e-5
 STEP_POLYNOMIALS = 6
 BOUNDS = torch.tensor([LARGEST_SLOPE, torch.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT]).double()
@@ -146,7 +147,7 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
         grouped = not isinstance(start, pd.DataFrame)  # an IRTFit
         tables = [start.in_group(group).items if grouped else start for group in spec.groups]
         for number, items in enumerate(tables):
-            earlier = form.rows_of(earlier_items(items, spec.items))
+            earlier = earlier_rows(spec, items)
             if len(earlier) != len(spec.fixed):
                 raise FrameError(
                     f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
@@ -346,15 +347,32 @@ class CategoryEM(Expectation):
         return uphill, complete, observed
 
 
+def along_last_step(observed: Tensor, step: Tensor, change: Tensor) -> Tensor:
+    """Return the information, corrected to map the last step to the gradient's change.
+
+    The few polynomials of a step leave out missing information of steep items, whose steps would be
+    too short: it is the BFGS update (Nocedal and Wright 2006, equation 6.19).
+    """
+    image = observed @ step
+    if not 1e-10 * change @ change < step @ change < OVERSTATED * step @ image:
+        return observed
+    gained = torch.outer(change, change) / (step @ change)
+    return observed + gained - torch.outer(image, image) / (step @ image)
+
+
 def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
     """Climb to a maximum; return it, log-likelihood plus log prior, and whether it is one."""
-    limits, damping = em.limits, 1.0
+    limits, damping, last = em.limits, 1.0, None
+    linear = torch.tensor([kind < 2 for kind in em.spec.row_kinds] + [False] * 2)[em.kind]
     enough = min(ENOUGH, 10 * em.settings.tolerance**2)
     _, value = em.expect(estimates)
     earlier = deque([-math.inf], maxlen=PATIENCE)  # values before the last steps
     # Where steps hardly gain, as on the way to a slope or an sd without a maximum, stop there.
     while em.n_steps < em.settings.max_iterations and value - earlier[0] > LEAST_GAIN:
         uphill, complete, observed = em.derivatives(estimates, STEP_POLYNOMIALS)
+        if last is not None:
+            observed = along_last_step(observed, estimates - last[0], last[1] - uphill)
+        last = estimates, uphill
         # Estimates at their bounds stay there unless the gradient points inwards.
         moves = ~((estimates.abs() >= limits) & (uphill * estimates > 0))
         scale = moves * complete.diagonal().clamp_min(FLATTEST).rsqrt()
@@ -366,13 +384,17 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
             return estimates, value, True
         while True:
             step = vectors @ (along / (curvature + damping))
-            trial = estimates + step.clamp(-LARGEST_STEP, LARGEST_STEP)
+            # Slopes and intercepts are curbed together, so that they stay on a ridge.
+            excess = step.abs() / (estimates.abs() / 2).clamp_min(LARGEST_STEP)
+            step[linear] /= excess[linear].max().clamp_min(1.0)
+            trial = estimates + torch.where(linear, step, step.clamp(-LARGEST_STEP, LARGEST_STEP))
             trial = torch.minimum(torch.maximum(trial, -limits), limits)
             grid = em.grid
             _, reached = em.expect(trial)
             if em.grid is not grid:  # it was refined: values on two grids cannot be compared
                 _, value = em.expect(estimates)
                 _, reached = em.expect(trial)
+                last = None
                 earlier = deque([-math.inf], maxlen=PATIENCE)
             if reached > value:  # and a number
                 break

@@ -373,10 +373,30 @@ def dif_likelihood_ratio(
     settings: dict[str, Any] = {"reference": "reference", "priors": priors}
     settings |= {"group": np.where(focal, "focal", "reference"), "standard_errors": False}
     baseline = fit(checked, model, free=free, **settings)
+
+    def refitted(start: IRTFit) -> dict:
+        """Return the model of every tested item, which frees it, or with anchors constrains it."""
+        changed = free.drop if anchors is not None else lambda item: free.union([item])
+        return {
+            item: fit(checked, model, free=changed(item), start=start, **settings)
+            for item in tested
+        }
+
+    def objective(fitted: IRTFit) -> float:
+        return fitted.loglik + fitted.log_prior
+
+    others = refitted(baseline)
+    best = max(others.values(), key=lambda other: other.loglik)
+    if anchors is not None and best.loglik > baseline.loglik:
+        # The baseline may have ended at a local maximum, below that of a model nested in it.
+        again = fit(checked, model, free=free, start=best, **settings)
+        baseline = max(baseline, again, key=objective)
+        others = {
+            item: max(others[item], other, key=objective)
+            for item, other in refitted(baseline).items()
+        }
     rows = {}
-    for item in tested:
-        changed = free.union([item]) if anchors is None else free.drop(item)
-        other = fit(checked, model, free=changed, start=baseline, **settings)
+    for item, other in others.items():
         constrained, freed = (baseline, other) if anchors is None else (other, baseline)
         df = freed.n_parameters - constrained.n_parameters
         statistic = 2 * max(freed.loglik - constrained.loglik, 0.0)

@@ -36,8 +36,8 @@ def tetrachoric(responses: pd.DataFrame) -> pd.DataFrame:
     cells of its 2 x 2 table are most likely (Pearson 1900; the two-step estimator of Olsson 1979,
     Psychometrika 44, 443-460, equation 17).
 
-    A pair's table counts the persons who answered both; an empty cell counts 0.5, as by default in
-    R's ``psych``.
+    A pair's table counts the persons who answered both, thresholds all who answered the item; an
+    empty cell counts 0.5. Both are defaults of R's ``psych`` (``global=TRUE``).
 
     >>> from psychlm import corpora
     >>> float(tetrachoric(corpora.lsat6()).loc["LSAT 1", "LSAT 2"].round(3))

@@ -26,7 +26,8 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
     .. math:: a^* = a / A, \qquad b^* = A b + B, \qquad d^* = d - a B / A
 
     leaves every probability as it is (Kolen and Brennan 2014, section 6.2). Scores and standard
-    errors follow; a linked fit has no covariance matrix.
+    errors follow; a linked fit has no covariance matrix. The error of d* takes the covariance of a
+    and d: a fit's own, or what the errors of a table imply, which is nothing (NaN) where b is 0.
 
     ``slope`` (A > 0) and ``intercept`` (B) are in units of the new scale, as
     :func:`linking_constants` finds them; a table has a, b or d, and perhaps c and standard errors.
@@ -45,7 +46,7 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
             regression = wald_table(eta, slope * regression["se"], regression.index)
         return replace(
             fit,
-            items=link(fit.items, slope=slope, intercept=intercept),
+            items=_linked_items(fit.items, slope, intercept, _covariances(fit)),
             regression=regression,
             residual_sd=slope * fit.residual_sd,
             ability_mean=slope * fit.ability_mean + intercept,
@@ -53,7 +54,29 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
             se_ability_variance=slope**2 * fit.se_ability_variance,
             covariance=None,
         )
-    old = fit_or_items
+    return _linked_items(fit_or_items, slope, intercept, {})
+
+
+def _covariances(fit: IRTFit) -> dict[str, np.ndarray]:
+    """Return the covariances of slopes with intercepts, by the intercepts' name and by item."""
+    if fit.covariance is None or fit.estimates is None:
+        return {}
+    padded = np.pad(fit.covariance.to_numpy(), (0, 1), constant_values=np.nan)
+    places = {label: row for row, label in enumerate(fit.covariance.index)}
+    rows = {}
+    for name, number in fit.estimates.items():
+        # Equal parameters stand under the first item that has them, or under "all"; -1: under none.
+        first = number.drop_duplicates()
+        row = [places.get((item, name), places.get(("all", name), -1)) for item in first.index]
+        rows[name] = number.map(dict(zip(first, row, strict=True))).to_numpy()
+    slopes, fixed = rows.pop("a"), fit.estimates["a"] < 0
+    return {name: np.where(fixed, 0.0, padded[slopes, row]) for name, row in rows.items()}
+
+
+def _linked_items(
+    old: pd.DataFrame, slope: float, intercept: float, covariances: dict[str, np.ndarray]
+) -> pd.DataFrame:
+    """Return a table on another scale; covariances of a and d that are not given are solved for."""
     items, shift = old.copy(), intercept / slope
     # steps of polytomous items: b1, b2, ... with d1, d2, ..., which may be missing, d = -a b
     steps = [name[1:] for name in old if name[0] in "bd" and name[1:].isdigit()]
@@ -75,11 +98,13 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
         a, b, d = (before[name] for name in ("a", f"b{tag}", f"d{tag}"))
         items[f"d{tag}"], items[f"b{tag}"] = d - a * shift, slope * b + intercept
         if {"se_a", f"se_b{tag}", f"se_d{tag}"} <= set(old):
-            # se_b comes from var(d) + 2 b cov(a, d) + b^2 var(a), over a^2: solve for cov(a, d).
             var_a, var_d = old["se_a"].fillna(0) ** 2, old[f"se_d{tag}"] ** 2
-            with np.errstate(divide="ignore", invalid="ignore"):
-                cov = ((a * old[f"se_b{tag}"]) ** 2 - var_d - b**2 * var_a) / (2 * b)
-            cov = cov.where(old["se_a"].notna(), 0.0)
+            cov = covariances.get(f"d{tag}")
+            if cov is None:  # se_b comes from var(d) + 2 b cov(a, d) + b^2 var(a), over a^2
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    cov = ((a * old[f"se_b{tag}"]) ** 2 - var_d - b**2 * var_a) / (2 * b)
+                rounded = cov**2 > (1 + 1e-6) * var_a * var_d  # b is 0 but for rounding
+                cov = cov.mask(rounded).where(old["se_a"].notna() & (shift != 0), 0.0)
             items[f"se_b{tag}"] = old[f"se_b{tag}"] * slope
             items[f"se_d{tag}"] = np.sqrt(var_d - 2 * shift * cov + shift**2 * var_a)
     return items

@@ -200,8 +200,10 @@ class Logistic(ResponseFunction):
         if bool((low <= -NO_ASYMPTOTE).all() and (high >= NO_ASYMPTOTE).all()):
             return xp.stack([log_sigmoid(-z), log_sigmoid(z)], 1)
         span = log_sigmoid(high) + log_sigmoid(-low) + xp.log1p(-xp.exp(low - high))
-        log_q = xp.logaddexp(log_sigmoid(-high), span + log_sigmoid(-z))
-        log_p = xp.logaddexp(log_sigmoid(low), span + log_sigmoid(z))
+        q, p = span + log_sigmoid(-z), span + log_sigmoid(z)
+        # log(e^x + e^y) = x - log s(x - y); second derivatives of torch's logaddexp overflow
+        log_q = q - log_sigmoid(q - log_sigmoid(-high))
+        log_p = p - log_sigmoid(p - log_sigmoid(low))
         return xp.stack([log_q, log_p], 1)
 
     def natural_derivatives(self, theta: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.response_functions import ResponseFunction, four_parameters, model_named
 from psychlm.irt.response_matrix import (
     BLOCK_CELLS_GPU,
+    MISSING,
     ResponseMatrix,
     encode_ratings,
     encode_responses,
@@ -74,6 +75,7 @@ class KnownCurves:
     # Of every row's log-likelihood at its ability: gradient, observed and expected information and
     # the derivative of the latter, in standard-normal units; each (n_rows,).
     by_ability: Callable[[Tensor], tuple[Tensor, ...]]
+    information: Callable[[Tensor], Tensor]  # the expected one at nodes, (n_rows, n_nodes)
     one_maximum: bool  # whether the likelihood has one, and its second derivative no responses
     answers: ResponseMatrix | None  # of dichotomous items without upper asymptotes
 
@@ -171,6 +173,8 @@ def known_items(
     curves = form.of_table(table)
     check_known(pd.DataFrame(curves.values.T.numpy(), table.index), ability_mean, ability_sd)
     slope = curves.values[0].to(where) * ability_sd
+    curves = curves.rescaled(ability_mean, ability_sd)
+    information = partial(_information, encoded, curves)
     known = partial(KnownCurves, encoded.persons, encoded.row, encoded.count, slope)
     if plain:
         a, d, c, _ = four_parameters(table)
@@ -178,13 +182,22 @@ def known_items(
         scaled = rescaled(Parameters(*torch.tensor(np.stack([a, d, c]), device=where)), *moments)
         at_nodes = partial(node_loglik, encoded, scaled)
         by_ability = partial(_by_products, encoded, scaled)
-        return known(at_nodes, by_ability, not (c > 0).any(), encoded)
+        return known(at_nodes, by_ability, information, not (c > 0).any(), encoded)
     group = torch.zeros(len(encoded.values), dtype=torch.long)
-    curves = curves.rescaled(ability_mean, ability_sd)
     n_categories = curves.log_probability(torch.zeros(1, dtype=torch.float64)).shape[1]
     answers = Answers(encoded.values, encoded.count, group, n_categories)
     at_nodes = partial(answers.node_loglik, curves)
-    return known(at_nodes, partial(_by_functions, answers, curves), False, None)
+    return known(at_nodes, partial(_by_functions, answers, curves), information, False, None)
+
+
+def _information(answers: ResponseMatrix, items: ResponseFunction, nodes: Tensor) -> Tensor:
+    """Return the expected information of the answered items at nodes, (n_rows, n_nodes)."""
+    by_item, sums = items.information(nodes.cpu()).T, []
+    size = max(1, BLOCK_CELLS_GPU // len(by_item))
+    for start in range(0, len(answers.values), size):
+        answered = torch.from_numpy(answers.values[start : start + size] != MISSING)
+        sums.append(answered.to(by_item.dtype) @ by_item)
+    return torch.cat(sums).to(nodes.device)
 
 
 def check_known(parameters: pd.DataFrame, ability_mean: float, ability_sd: float) -> None:
@@ -333,7 +346,9 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
     """
     weighted, prior = method == "wle", float(method == "map")
     nodes = quadrature_grid(span=UNBOUNDED, device=curves.count.device).nodes
-    at_nodes = curves.node_loglik(nodes).sub_((method != "ml") * nodes**2 / 2)
+    at_nodes = curves.node_loglik(nodes).sub_((method == "map") * nodes**2 / 2)
+    if weighted:
+        at_nodes += curves.information(nodes).clamp_min(SMALLEST).log() / 2
     start, limit = between_nodes(at_nodes, nodes), torch.zeros_like(curves.count)
     if method == "ml":
         # The likelihood rises without end towards high ability where no response speaks against

@@ -247,6 +247,13 @@ def specify(
     levels = answers.levels
     n_categories = [2 if levels is None else len(levels[item]) for item in items]
     fixed = chosen.form.fixed(np.array(n_categories), is_free, given)
+    is_row_free = np.isnan(fixed).any(axis=1)
+    free_kinds = {KINDS[k] for k in np.array(chosen.form.row_kinds(len(fixed)))[is_row_free]}
+    if idle := sorted((set(priors) | set(equal)) & set(KINDS) - free_kinds):
+        raise FrameError(
+            f"no item of this {chosen.name} model has free parameters {idle}; leave out their "
+            "priors and constraints, or fit a model that has them"
+        )
 
     # Equal parameters, and groups.
     if chosen.common_slope:
@@ -354,16 +361,46 @@ def check_groups(
     return names, labels.map({name: g for g, name in enumerate(names)}).to_numpy()
 
 
-def earlier_items(start: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
-    """Return the items of an earlier fit from which an estimation begins, in their order."""
-    refuse("items", items.difference(start.index), "are not in start; leave it out")
+def earlier_rows(spec: Specification, start: pd.DataFrame) -> np.ndarray:
+    """Return the rows of parameters of an earlier fit, of these items in their order."""
+    refuse("items", spec.items.difference(start.index), "are not in start; leave it out")
     refuse("items", start.index[start.index.duplicated()], "stand twice in start; keep one")
-    return start.loc[items]
+    unused = ["b"] if {"b", "d"} <= set(start) else []  # they need not agree
+    rows = spec.model.form.rows_of(start.loc[spec.items].drop(columns=unused))
+    unknown = spec.items[~np.isfinite(rows).all(axis=0)]
+    refuse("items", unknown, "have no finite parameters in start; leave it out")
+    return rows
+
+
+def check_links(spec: Specification) -> None:
+    """Refuse groups whose abilities no item compares with those of the reference group.
+
+    Such items have intercepts that are equal in all groups.
+    """
+    if spec.freed[1].all() or "intercept" in spec.priors:  # means are fixed, or priors compare
+        return
+    answered = [(spec.codes[spec.member == g] != MISSING).any(0) for g in range(len(spec.groups))]
+    linking = np.zeros((len(spec.groups), len(spec.items)), bool)
+    for intercept, link in zip(spec.ties[1], (np.array(answered) & ~spec.freed[1]).T, strict=True):
+        linking[:, intercept] |= link
+    reached = linking[0]
+    for _ in spec.groups:
+        reached = linking[(linking & reached).any(axis=1)].any(axis=0)
+    apart = [
+        g for g, links in zip(spec.groups, linking, strict=True) if not (links & reached).any()
+    ]
+    refuse(
+        "groups",
+        pd.Index(apart),
+        "share no item that works alike with the reference group, so their abilities cannot be "
+        "compared; free fewer items, or fit the groups apart",
+    )
 
 
 def check_answers(spec: Specification) -> None:
     """Refuse data from which no parameters follow; warn of items that stand twice."""
     answers, items = spec.answers, spec.items
+    check_links(spec)
     if len(items) < 3:
         raise FrameError(
             f"{len(items)} items do not identify a {spec.model.name} model; it takes at least 3"

@@ -212,6 +212,10 @@ def test_options_without_effect_or_sense_are_refused(options, message, rng):
         crowds.train_crowd(network, inputs, gold, inputs, gold, **{"n_models": 1} | options)
     with pytest.raises(ValueError, match="no tanh layers"):
         crowds.Network("mlp", 3, shape=(4,), tanh_layers=2)
+    with pytest.raises(ValueError, match="hidden=0 units; give 1 or more"):
+        crowds.Network("mlp", 3, shape=(4,), hidden=0)
+    with pytest.raises(ValueError, match="number of members is 0; it must be 1 or more"):
+        crowds.train(network, inputs, gold, members=[])
 
 
 def test_texts_with_the_numbers_of_another_vocabulary_are_refused():

@@ -4,6 +4,7 @@ References: mirt and ltm; the integral over ability in small steps; a numerical 
 starts."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -494,6 +495,8 @@ def test_three_items_of_forty_persons_reach_a_maximum_of_the_likelihood(seed):
         (None, {"item-1": "3PL"}, {}, "have no model"),
         (None, "3PL", {"priors": {"guessing": irt.LogNormal()}}, "'guessing'"),
         (None, "Rasch", {"priors": {"slope": irt.LogNormal()}}, "no slopes"),
+        (None, "2PL", {"priors": {"guessing": irt.Beta()}}, "no item of this 2PL .*guessing"),
+        (None, "3PL", {"equal": {"upper": "all"}}, "no item of this 3PL .*upper"),
         (None, "2PL", {"max_iterations": -1}, "let no step be made"),
         (None, "2PL", {"tolerance": 0.0}, "let no step be made"),
         (None, "2PL", {"guessing": "common"}, "takes a 3PL or 4PL for all"),
@@ -509,3 +512,30 @@ def test_three_items_of_forty_persons_reach_a_maximum_of_the_likelihood(seed):
 def test_what_cannot_be_fitted_is_refused_with_a_reason(responses, model, options, message):
     with pytest.raises(ValueError, match=message):  # FrameError is one
         irt.fit(corpora.lsat6() if responses is None else responses, model, **options)
+
+
+def test_groups_are_compared_by_items_that_work_alike_and_are_shared(rng):
+    """By a chain of groups, too; without such items a mean was estimated, and "converged"."""
+    responses = simulate.responses(rng.normal(size=300), simulate.items(6, rng), rng)
+    group = np.repeat(["a", "b", "c"], 100)
+    booklets = {"a": [0, 1, 2], "b": [2, 3, 4], "c": [4, 5, 3]}
+    asked = np.array([[column in booklets[name] for column in range(6)] for name in group])
+    chain = responses.where(asked)
+    assert irt.fit(chain, "Rasch", group=group).groups["se_mean"].iloc[1:].notna().all()
+    apart = chain.mask((group == "b")[:, None] & (np.arange(6) == 2))
+    cases = [(apart, {}, "['b', 'c']"), (chain, {"free": ["item-3"]}, "['b', 'c']")]
+    cases += [(chain, {"free": ["item-4", "item-5"]}, "['c']")]
+    for answers, options, named in cases:
+        with pytest.raises(FrameError, match=re.escape(f"groups {named} share no item")):
+            irt.fit(answers, "Rasch", group=group, **options)
+    equal = {"intercept": ["item-1", "item-4"]}
+    assert irt.fit(apart, "Rasch", group=group, equal=equal).converged
+
+
+def test_a_start_is_any_table_of_items_with_finite_parameters():
+    data = corpora.lsat6()
+    first = irt.fit(data, "2PL", standard_errors=False)
+    again = irt.fit(data, "2PL", start=first.items[["b", "a"]].iloc[::-1], standard_errors=False)
+    np.testing.assert_allclose(again.items["a"], first.items["a"], atol=1e-4)
+    with pytest.raises(FrameError, match="have no finite parameters in start"):
+        irt.fit(data, "2PL", start=first.items.assign(a=np.nan))

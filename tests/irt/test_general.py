@@ -8,6 +8,8 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import optimize
+from scipy.special import expit, logit
 
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
@@ -133,6 +135,31 @@ def test_4pl_with_priors_recovers_known_parameters():
     gap = fit.probability(grid)[..., 1] - irt.curves.probability(grid, known)
     assert np.abs(gap).max() < 0.07
     assert np.sqrt((gap**2).mean()) < 0.02
+
+
+def test_a_4pl_without_priors_ends_soon_where_scipy_finds_nothing_higher(read_responses):
+    """Its likelihood rises ever more slowly while slopes run away: it took 374 steps."""
+    data = read_responses("LSAT7")
+    with pytest.warns(irt.IRTWarning, match="slopes at the bound, 50"):
+        fit = irt.fit(data, "4PL", standard_errors=False)
+    assert not fit.converged and fit.n_iterations < 120
+    patterns, counts = np.unique(data.to_numpy(), axis=0, return_counts=True)
+    theta = np.linspace(-6, 6, 1201)[:, None]
+    density = np.exp(-(theta**2) / 2)
+
+    def loss(x: np.ndarray) -> float:
+        a, d, c, u = x[:10].reshape(2, 5).tolist() + expit(x[10:]).reshape(2, 5).tolist()
+        p = c + (np.array(u) - c) * expit(np.array(a) * theta + d)
+        likelihood = np.exp(np.log(p) @ patterns.T + np.log1p(-p) @ (1 - patterns).T)
+        return -float(np.log((likelihood * density).sum(0) / density.sum()) @ counts)
+
+    asymptotes = fit.items[["c", "u"]].to_numpy().T.clip(1e-6, 1 - 1e-6)
+    end = np.concatenate([fit.items[["a", "d"]].to_numpy().T.ravel(), logit(asymptotes).ravel()])
+    assert -loss(end) == pytest.approx(fit.loglik, abs=1e-3)
+    bounds = [(-50, 50)] * 5 + [(None, None)] * 5 + [(-13.8, 13.8)] * 10
+    options = {"maxfun": 1500}
+    higher = optimize.minimize(loss, end, method="L-BFGS-B", bounds=bounds, options=options)
+    assert -higher.fun < fit.loglik + 0.01
 
 
 def test_groups_with_free_means_and_variances_equal_mirt(two_groups, mirt):

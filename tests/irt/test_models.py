@@ -50,6 +50,28 @@ def known(request, rng):
     return model, items, simulate.responses(rng.normal(size=40), items, rng, model=model), levels
 
 
+def test_curves_and_their_curvature_are_numbers_however_far_from_the_item():
+    """A group's abilities may spread over 42 logits: NaN there stopped a fit with an error."""
+    rng = np.random.default_rng(0)
+    for low, high, far in zip(
+        [-700, -13.8, 0.7] * 20, [700, 13.8] * 30, [8, 42, 90] * 20, strict=True
+    ):
+        values = [rng.normal(0, 20), rng.normal(0, 10), low, high]
+        item = Logistic(torch.tensor(values, dtype=torch.float64)[:, None])
+        theta = torch.linspace(-far, far, 41, dtype=torch.float64)
+        z, c = (
+            values[0] * theta.numpy() + values[1],
+            [-np.logaddexp(0, -low), -np.logaddexp(0, high)],
+        )
+        span = np.log(expit(high) - expit(low))
+        log_q, log_p = (
+            np.logaddexp(at, span - np.logaddexp(0, t)) for at, t in ((c[1], z), (c[0], -z))
+        )
+        found = item.log_probability(theta)[0]
+        np.testing.assert_allclose(found, [log_q, log_p], rtol=1e-12, atol=1e-12)
+        assert item.curvature(theta, torch.ones(1, 2, 41)).isfinite().all()
+
+
 def test_simulated_responses_have_the_probabilities_of_the_definitions(known, rng):
     model, items, *_ = known
     drawn = simulate.responses(np.full(40_000, 0.5), items, rng, model=model, missing=0.1)

@@ -6,7 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
+from scipy import optimize, stats
+from scipy.special import expit
 
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
@@ -57,16 +58,32 @@ def test_a_linked_table_of_any_model_has_the_same_curves(model, rng):
         irt.link(lacks, slope=2, intercept=1)
 
 
-def test_standard_errors_after_linking_are_those_of_the_delta_method(fits):
+def test_standard_errors_after_linking_are_those_of_the_delta_method(people, fits):
     fit = fits["2PL"]
-    linked = irt.link(fit, slope=2.0, intercept=0.7)
-    for item, row in linked.items.iterrows():
-        block = fit.covariance.loc[[(item, "a"), (item, "d")], [(item, "a"), (item, "d")]]
-        jacobian = np.array([-0.7 / 2, 1.0])  # d* = d - a B / A
-        assert row["se_d"] == pytest.approx(np.sqrt(jacobian @ block.to_numpy() @ jacobian))
-    np.testing.assert_allclose(linked.items["se_b"], 2 * fit.items["se_b"])
-    back = irt.link(linked, slope=0.5, intercept=-0.35)
-    pd.testing.assert_frame_equal(back.items, fit.items)
+    middling = fit.items.assign(d=0.0, b=0.0, se_b=fit.items["se_d"] / fit.items["a"])
+    equal = {"slope": list(people.columns[1:4])}
+    tied = irt.fit(people, "2PL", equal=equal)
+    cases = [fit, replace(fit, items=middling), irt.fit(people, "1PL"), tied]
+    for before in [*cases, fits["graded"]]:
+        linked, names = irt.link(before, slope=2.0, intercept=0.7), before.covariance.index
+        for item, number in before.estimates["a"].items():
+            alike = before.estimates.index[before.estimates["a"] == number]
+            label = alike[0] if (alike[0], "a") in names else "all"
+            for step in (name for name in before.items if name.startswith("d")):
+                pair = [(label, "a"), (item, step)]
+                block = before.covariance.loc[pair, pair].to_numpy()
+                jacobian = np.array([-0.7 / 2, 1.0])  # d* = d - a B / A
+                expected = np.sqrt(jacobian @ block @ jacobian)
+                assert linked.items.loc[item, f"se_{step}"] == pytest.approx(expected)
+        np.testing.assert_allclose(linked.items["se_a"], before.items["se_a"] / 2)
+    # A table's errors imply the covariance, but where b is 0.
+    linked = irt.link(fit.items, slope=2.0, intercept=0.7)
+    pd.testing.assert_frame_equal(linked, irt.link(fit, slope=2.0, intercept=0.7).items)
+    np.testing.assert_allclose(linked["se_b"], 2 * fit.items["se_b"])
+    pd.testing.assert_frame_equal(irt.link(linked, slope=0.5, intercept=-0.35), fit.items)
+    assert irt.link(middling, slope=2.0, intercept=0.7)["se_d"].isna().all()
+    stretched = irt.link(middling, slope=2.0)
+    pd.testing.assert_series_equal(stretched["se_d"], fit.items["se_d"])
 
 
 def test_a_shifted_difficulty_is_an_error_and_an_upper_asymptote_of_1_is_none(people, fits):
@@ -180,6 +197,45 @@ def test_constants_of_generated_links_are_recovered(model):
         new = pd.concat([new.sample(frac=1, random_state=seed), irt.link(other)]).iloc[:, ::-1]
         found = irt.linking_constants(old, new, model=model)[["slope", "intercept"]]
         np.testing.assert_allclose(found, [[slope, intercept]] * 4, atol=2e-3)
+
+
+@pytest.mark.parametrize("model", ["2PL", "3PL", "graded"])
+def test_linking_curves_of_items_that_drifted_reach_the_least_of_several_minima(model):
+    """The criteria of Kolen and Brennan (2014, section 6.3.2), from two starts by scipy."""
+    theta = np.linspace(-6, 6, 61)
+    weights = stats.norm.pdf(theta) / stats.norm.pdf(theta).sum()
+
+    def curves(items: pd.DataFrame, slope: float = 1.0, intercept: float = 0.0) -> np.ndarray:
+        """Return P of every category above the lowest, (n_steps, n_items, n_theta)."""
+        steps, guessing = items.filter(regex="^b"), items[["c"]].to_numpy() if "c" in items else 0.0
+        z = (theta - slope * steps.to_numpy().T[..., None] - intercept) / slope
+        at_least = guessing + (1 - guessing) * expit(items[["a"]].to_numpy() * z)
+        return -np.diff(at_least, axis=0, append=np.zeros_like(at_least[:1]))
+
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        old = simulate.items(int(rng.integers(2, 8)), rng, model)
+        linked = irt.link(old, slope=rng.lognormal(0, 0.5), intercept=rng.normal())
+        new = linked[[*old]] * rng.lognormal(0, 0.3, old.shape)
+        steps = new.filter(regex="^b")
+        new[steps.columns] = np.sort(steps, axis=1)
+        found = irt.linking_constants(old, new, model=model)
+
+        def criterion(x: np.ndarray, method: str, old=old, new=new) -> float:
+            gap = curves(old, np.exp(x[0]), x[1]) - curves(new)
+            if method == "Haebara":
+                return float((gap**2).sum((0, 1)) @ weights)
+            return float(np.einsum("k,kjn->n", np.arange(1, len(gap) + 1), gap) ** 2 @ weights)
+
+        for method in ("Haebara", "Stocking-Lord"):
+            starts = ((-0.7, 1.0), (0.7, -1.0))
+            ends = [optimize.minimize(criterion, start, (method,), "BFGS") for start in starts]
+            ends = [optimize.minimize(criterion, end.x, (method,), "Nelder-Mead") for end in ends]
+            best = min(ends, key=lambda end: end.fun)
+            slope, intercept, least = found.loc[method]
+            assert least == pytest.approx(criterion([np.log(slope), intercept], method))
+            assert least <= best.fun * (1 + 1e-6)
+            np.testing.assert_allclose([np.log(slope), intercept], best.x, atol=1e-3)
 
 
 def test_what_cannot_be_linked_is_refused():
