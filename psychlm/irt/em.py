@@ -252,7 +252,10 @@ def squarem(
         far |= ~settled | (proposed[0] * second.slope < 0)
         slope, intercept, guessing = namespace(far).where(far, twice, proposed)
         safe = second
-        parameters = Parameters(slope, intercept, guessing.clip(0, 1 - 1e-6))
+        # With a prior, whose density is 0 there, guessing goes halfway to its edge at most.
+        low = second.guessing / 2 if "guessing" in em.design.priors else 0 * guessing
+        guessing = namespace(far).maximum(guessing, low).clip(0, 1 - 1e-6)
+        parameters = Parameters(slope, intercept, guessing)
         parameters = bounded(parameters, em.design.largest_slope)
     return safe, False
 
@@ -351,7 +354,9 @@ def _curbed_newton_step(
     free = free & True  # a copy
     free[:, 0] &= (abs(beta[:, 0]) < design.largest_slope) | (uphill[:, 0] * beta[:, 0] < 0)
     step = _solved(information, uphill, free)
-    if beta.shape[1] == 3 and (beyond := free[:, 2] & (beta[:, 2] + step[:, 2] < 0)).any():
+    if "guessing" in design.priors and beta.shape[1] == 3:  # its density is 0 at 0: halfway at most
+        step[:, 2] = xp.maximum(step[:, 2], -0.5 * beta[:, 2])
+    elif beta.shape[1] == 3 and (beyond := free[:, 2] & (beta[:, 2] + step[:, 2] < 0)).any():
         # Guessing that would pass its edge 0 stops there; the others take the step that follows.
         free[:, 2] &= ~beyond
         to_edge = xp.where(beyond, beta[:, 2], 0.0)

@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logsumexp
+from scipy.stats import beta as beta_distribution
 from scipy.stats import norm
 from statsmodels.tools.numdiff import approx_hess3
 
@@ -244,6 +245,29 @@ def test_an_item_off_its_maximum_has_no_standard_errors_and_the_others_take_it_a
     given = standard_errors.joint_covariances(problem, at, free)
     assert np.isnan(blocks[off]).all() and np.isfinite(given[~off, :2, :2]).all()
     np.testing.assert_allclose(blocks[~off, :2, :2], given[~off, :2, :2], rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("alpha", [1.0001, 1.01, 1.5])
+def test_nearly_flat_priors_of_guessing_have_their_maximum_inside(seed, alpha):
+    """Reference: no estimate can be moved uphill, on the exact likelihood plus the log prior."""
+    answered = simulated(300, 8, "3PL", seed)
+    fit = quiet_fit(answered, "3PL", priors={"guessing": irt.Beta(alpha, alpha)})
+    table = fit.items[list("adc")]
+
+    def value(moved):
+        known = replace(fit, items=fit.items.drop(columns="b").assign(**moved))
+        prior = beta_distribution.logpdf(moved["c"], alpha, alpha).sum()
+        return exact_loglik(known, answered, step=0.02) + prior
+
+    best = value(table)
+    assert (table["c"] > 0).all() and np.isfinite(best)
+    for item in table.index[fit.items["converged"]]:
+        for name, step in zip("adc", (0.03, 0.03, 0.01), strict=True):
+            for to in (table.loc[item, name] + step, table.loc[item, name] - step):
+                moved = table.copy()
+                moved.loc[item, name] = max(to, 1e-9) if name == "c" else to
+                assert value(moved) < best + 1e-3
 
 
 def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
