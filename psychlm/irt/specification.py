@@ -249,10 +249,11 @@ def specify(
     fixed = chosen.form.fixed(np.array(n_categories), is_free, given)
     is_row_free = np.isnan(fixed).any(axis=1)
     free_kinds = {KINDS[k] for k in np.array(chosen.form.row_kinds(len(fixed)))[is_row_free]}
-    if idle := sorted((set(priors) | set(equal)) & set(KINDS) - free_kinds):
+    differ = set(free) if isinstance(free, Mapping) else set()
+    if idle := sorted((set(priors) | set(equal) | differ) & set(KINDS) - free_kinds):
         raise FrameError(
-            f"no item of this {chosen.name} model has free parameters {idle}; leave out their "
-            "priors and constraints, or fit a model that has them"
+            f"no item of this {chosen.name} model has free parameters {idle}; leave them out of "
+            "priors, equal and free, or fit a model that has them"
         )
 
     # Equal parameters, and groups.

@@ -178,7 +178,10 @@ class GAMFit:
         return grid.assign(effect=effect, std_error=error, **bounds)
 
     def random_effects(self) -> pd.DataFrame:
-        """Return ``term``, ``level``, ``estimate`` and ``std_error`` of all random effects."""
+        """Return ``term``, ``level``, ``estimate`` and ``std_error`` of all random effects.
+
+        Errors include those of the fixed effects, as mgcv's; lme4's are conditional on them.
+        """
         return self.model.random_effects()
 
     def profile_intervals(self, level: float = 0.95) -> pd.DataFrame:

@@ -521,6 +521,7 @@ def test_three_items_of_forty_persons_reach_a_maximum_of_the_likelihood(seed):
         (None, "Rasch", {"priors": {"slope": irt.LogNormal()}}, "no slopes"),
         (None, "2PL", {"priors": {"guessing": irt.Beta()}}, "no item of this 2PL .*guessing"),
         (None, "3PL", {"equal": {"upper": "all"}}, "no item of this 3PL .*upper"),
+        (None, "2PL", {"free": {"guessing": "all"}}, "no item of this 2PL .*guessing"),
         (None, "2PL", {"max_iterations": -1}, "let no step be made"),
         (None, "2PL", {"tolerance": 0.0}, "let no step be made"),
         (None, "2PL", {"guessing": "common"}, "takes a 3PL or 4PL for all"),
