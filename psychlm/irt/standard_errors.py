@@ -177,15 +177,15 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     dense_solution = torch.cholesky_solve(right_side, dense_root)
 
     # A^-1 by Woodbury: its diagonal blocks by item, and its product P with the images Y.
-    covariance, solved = [], []
+    covariance, p = torch.empty_like(inner), torch.empty_like(y)
     for items, cross, _ in scaled():
         spread = [solve_triangular(dense_root, each, upper=False) for each in cross]
         squares = torch.stack([(one * two).sum(0) for one in spread for two in spread], 1)
         half = inverse_roots[items].mT @ cholesky(unit + squares.view(-1, kinds, kinds))
-        covariance.append(half @ half.mT)
+        covariance[items] = half @ half.mT
         explained = torch.stack([each.T @ dense_solution for each in cross], 1)
-        solved.append(inverse_roots[items].mT @ (scaled_y[items] - explained))
-    p, p_common = torch.cat(solved), dense_solution[-1:] if common else 0 * y_common
+        p[items] = inverse_roots[items].mT @ (scaled_y[items] - explained)
+    p_common = dense_solution[-1:] if common else 0 * y_common
 
     # The secant update, which makes A^-1 Y = V: rho = (V'Y)^-1, added for rows v and p of V and P.
     rho = torch.linalg.inv(torch.einsum("jpm,jpn->mn", v, y) + v_common.T @ y_common)
@@ -197,7 +197,7 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
         return v @ middle @ v.mT - mixed - mixed.mT
 
     result = mask.new_full((len(mask), 3, 3), torch.nan)
-    result[:, :kinds, :kinds] = torch.cat(covariance) + correction(v, p)
+    result[:, :kinds, :kinds] = covariance + correction(v, p)
     result[failed > 0] = torch.nan
     if common:
         of_slope = torch.cholesky_inverse(dense_root)[-1, -1]
