@@ -76,7 +76,12 @@ def run_pieces(
         raise ConnectionError("the Dask cluster has no worker; start one first") from error
     left = dict(pieces)
     for _ in range(ROUNDS):
-        everywhere = client.scatter(shared, broadcast=True, hash=False)
+        try:
+            everywhere = client.scatter(shared, broadcast=True, hash=False)
+        except Exception as error:
+            if "closed" not in str(error):
+                raise
+            continue  # a worker died while it received ``shared``: another round
         futures = {
             client.submit(work, everywhere, piece, pure=False): number
             for number, piece in left.items()
