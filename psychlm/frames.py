@@ -13,6 +13,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -250,7 +251,11 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
     """
     if not isinstance(responses, pd.DataFrame):
         kind = type(responses).__name__
-        raise FrameError(f"responses are a {kind}, not a DataFrame; use pd.DataFrame(...)")
+        advice = "use pd.DataFrame(...)"
+        if isinstance(responses, Repeated):
+            kind = "Repeated (k of n)"
+            advice = "which this function does not take; shares of right answers: responses.mean"
+        raise FrameError(f"responses are a {kind}, not a DataFrame; {advice}")
     if responses.empty:
         raise FrameError(
             f"responses are empty (shape {responses.shape}: persons x items); check the filter"
@@ -293,6 +298,135 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
     refuse("persons", silent, "answered no item at all; responses.dropna(how='all')")
     refuse("items", unanswered, "were answered by nobody; responses.dropna(axis=1, how='all')")
     return pd.DataFrame(values, persons.rename("person"), items.rename("item"), copy=False)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Responses of persons who answered items several times: k of n in each cell.
+
+    Repeats are answers of one person to one item under the same conditions, such as samples, epochs
+    or runs with other seeds. They say more about that item, and are no further items.
+    ``psychlm.compare``, ``psychlm.ctt`` and ``psychlm.irt`` take them where they take responses.
+
+    Parameters
+    ----------
+    correct : DataFrame, persons x items
+        Numbers of right answers, or sums of the scores. Where nothing was asked it is not read.
+    n : DataFrame, persons x items
+        Numbers of answers; 0 or NaN: not asked.
+    squares : DataFrame, persons x items, optional
+        Sums of the squared scores, where these are other numbers than 0 and 1.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"person": list("aaab"), "item": ["q1", "q1", "q2", "q1"]})
+    >>> repeated = Repeated.from_long(rows.assign(score=[1, 0, 1, 1]))
+    >>> repeated
+    Repeated(2 persons x 2 items, 0 to 2 answers to each, 4 in all)
+    >>> repeated.mean.loc["a"].to_dict()
+    {'q1': 0.5, 'q2': 1.0}
+    """
+
+    correct: pd.DataFrame
+    n: pd.DataFrame
+    squares: pd.DataFrame | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the frames agree, and make them canonical."""
+        persons, items = self.correct.index, self.correct.columns
+        for table in (self.n, self.squares):
+            if table is not None and not (
+                table.index.sort_values().equals(persons.sort_values())
+                and table.columns.sort_values().equals(items.sort_values())
+            ):
+                raise FrameError(
+                    f"correct has {len(persons)} persons x {len(items)} items, and n or squares "
+                    f"{table.shape[0]} x {table.shape[1]}, or others; give the same names to each"
+                )
+        n = self.n.reindex(persons, columns=items).fillna(0)
+        asked = n > 0
+        refuse("items", items[~asked.any().to_numpy()], "were answered by nobody; leave them out")
+        silent = persons[~asked.any(axis=1).to_numpy()]
+        refuse("persons", silent, "answered no item at all; leave them out")
+        mean = check_responses((self.correct / n).where(asked), ratings=True)
+        labels = {"index": mean.index, "columns": mean.columns}
+        whole = ((n % 1 == 0) & (n >= 0)).to_numpy()
+        if self.squares is None:
+            correct = self.correct.where(asked, 0)
+            whole = whole & ((correct % 1 == 0) & (correct >= 0) & (correct <= n)).to_numpy()
+        if not whole.all():
+            row, column = np.argwhere(~whole)[0]
+            raise FrameError(
+                f"person {persons[row]!r} has {self.correct.iloc[row, column]:g} of "
+                f"{n.iloc[row, column]:g} answers right on item {items[column]!r}; give whole "
+                "numbers, k of n; of other scores their sums, and the sums of their squares"
+            )
+        for name in ("correct", "squares"):
+            table = getattr(self, name)
+            if table is not None:
+                sums = table.reindex(persons, columns=items).where(asked, 0).to_numpy(np.float64)
+                object.__setattr__(self, name, pd.DataFrame(sums, **labels))
+        object.__setattr__(self, "n", pd.DataFrame(n.to_numpy(np.int64), **labels))
+
+    @classmethod
+    def from_long(cls, rows: pd.DataFrame) -> Repeated:
+        """Count the answers in rows of ``person``, ``item`` and ``score``, one row an answer.
+
+        Where there is a column ``repeat``, no answer may occur twice. Rows without a score are not
+        counted. Persons and items keep the order of their first rows.
+        """
+        missing = [name for name in ("person", "item", "score") if name not in rows]
+        if missing:
+            raise FrameError(f"rows of answers need the columns {missing}; have {list(rows)}")
+        if "repeat" in rows:
+            answer = ["person", "item", "repeat"]
+            twice = rows.loc[rows.duplicated(answer), answer].itertuples(index=False, name=None)
+            refuse("answers", twice, f"({', '.join(answer)}) occur more than once; keep one")
+        scored = rows[rows["score"].notna()]
+        for name in ("person", "item"):
+            lost = pd.Index(rows[name].unique()).difference(scored[name])
+            refuse(f"{name}s", lost, "have no score at all; leave their rows out")
+        scores = scored["score"].astype(float)
+        cells = scored[["person", "item"]].assign(n=1, correct=scores, squares=scores**2)
+        sums = cells.groupby(["person", "item"], sort=False).sum().unstack("item")
+        sums = sums.reindex(scored["person"].unique())
+        items = scored["item"].unique()
+        squares = None if scores.isin((0, 1)).all() else sums["squares"][items]
+        return cls(sums["correct"][items], sums["n"][items], squares)
+
+    def __repr__(self) -> str:
+        """Return how many persons, items and answers there are."""
+        persons, items = self.n.shape
+        fewest, most = self.n.to_numpy().min(), self.n.to_numpy().max()
+        answers = f"{fewest} to {most}" if fewest < most else most
+        total = self.n.to_numpy().sum()
+        return (
+            f"Repeated({persons} persons x {items} items, {answers} answers to each, {total} in "
+            "all)"
+        )
+
+    @property
+    def mean(self) -> pd.DataFrame:
+        """Share of right answers, or mean score, persons x items; NaN: not asked."""
+        return self.correct / self.n.where(self.n > 0)
+
+    @property
+    def variance(self) -> pd.DataFrame:
+        """Variance of single scores within each cell, unbiased; NaN with fewer than two."""
+        squares = self.correct if self.squares is None else self.squares
+        n = self.n.where(self.n > 1)
+        return ((squares - self.correct**2 / n) / (n - 1)).clip(lower=0)
+
+    def select(self, persons: Any = slice(None), items: Any = slice(None)) -> Repeated:
+        """Return some persons and items, by their labels (one, or a list).
+
+        >>> table = pd.DataFrame({"q1": [1, 2], "q2": [0, 2]}, index=["a", "b"])
+        >>> Repeated(table, table * 0 + 2).select("a").mean.to_dict("list")
+        {'q1': [0.5], 'q2': [0.0]}
+        """
+        wanted = [[labels] if np.isscalar(labels) else labels for labels in (persons, items)]
+        tables = (self.correct, self.n, self.squares)
+        return Repeated(*(table if table is None else table.loc[*wanted] for table in tables))
 
 
 def constant_items(responses: pd.DataFrame) -> pd.Index:
