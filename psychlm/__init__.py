@@ -4,7 +4,7 @@ Sub-packages, from the lowest layer to the highest. A module imports from its ow
 lower ones (``tests/test_layers.py`` checks this):
 
     0  frames data device cluster stats report plots   frames, datasets, figures
-    0  eval_logs recipes                          logs of evaluation programs; original datasets
+    0  eval_logs recipes roles                    logs; original datasets; options of readers
     0  formatting figures parameters              of reports: numbers, tables and sentences; rules
     1  corpora                                    readers of public data
     2  lm ctt irt reading_times probes            language models, test theory, reading times

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from psychlm import frames
+from psychlm.corpora import _sniff
 from psychlm.frames import FrameError
 
 
@@ -149,7 +150,7 @@ def test_quotation_marks_of_a_text_neither_join_nor_lose_rows(
         else:
             csv.writer(file, delimiter=separator, quoting=written).writerows(rows)
     try:
-        table = frames.read_csv(tmp_path / "words.csv", ["word"])
+        table = _sniff.read_csv(tmp_path / "words.csv", ["word"])
     except FrameError as error:
         assert written == "incomplete" and "a quotation mark is not closed" in str(error)
     else:
@@ -159,4 +160,4 @@ def test_quotation_marks_of_a_text_neither_join_nor_lose_rows(
 def test_a_quotation_mark_that_is_never_closed_is_refused_where_cells_hold_separators(tmp_path):
     (tmp_path / "words.csv").write_text('word,n\n"a, b,1\nc,1\n')
     with pytest.raises(FrameError, match="a quotation mark is not closed"):
-        frames.read_csv(tmp_path / "words.csv")
+        _sniff.read_csv(tmp_path / "words.csv")

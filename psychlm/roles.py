@@ -1,0 +1,69 @@
+"""The options that tell what a file's columns are: one name in Python and in the shell.
+
+Readers of tests, logs and reading studies guess what is not told; what is told wins over every
+guess. This module holds names and help only, so that ``psychlm --help`` imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+# name -> what stands for its value, and what it tells; None as the first is a list of names
+OPTIONS: dict[str, tuple[str, str]] = {
+    "person": ("COLUMN", "Who answered or read: persons, readers, models."),
+    "items": ("A,B", "The columns that are items."),
+    "drop": ("A,B", "Columns that are left out."),
+    "group": ("COLUMN", "A group of persons; never an item."),
+    "metric": ("NAME", "The metric or scorer that grades the answers of a log."),
+    "filter": ("NAME", "The filter of a log, or COLUMN=VALUE: the rows that are read."),
+    "task": ("A,B", "The tasks of logs that are read."),
+    "repeat": ("COLUMN", "Repeated answers: their column, or latest, first, rows."),
+    "missing": ("A,B", "What stands for a missing answer or time beside empty cells, as 9."),
+    "labels": ("A=1,B=2", "The numbers of answers in words, as Agree=4,Disagree=2."),
+    "reverse": ("A,B", "Items that are keyed the other way, and are turned."),
+    "text": ("COLUMN", "The text, sentence or item that was read."),
+    "word_number": ("COLUMN", "The place of a word in its text, from 1."),
+    "word": ("COLUMN", "The word as printed."),
+    "measure": ("COLUMN", "The times, as gaze_ms."),
+    "condition": ("A,B", "Columns that name the version of a text that a reader saw."),
+    "encoding": ("NAME", "How the letters of the file are encoded, as cp1251."),
+}
+LISTS = ("items", "drop", "task", "missing", "reverse", "condition")  # several, with commas
+
+
+def parsed(told: dict[str, Any]) -> dict[str, Any]:
+    """Return options of the shell as Python's: names separated by commas are lists.
+
+    >>> parsed({"items": "q1, q2", "labels": "Agree=4,Disagree=2", "person": None})
+    {'items': ['q1', 'q2'], 'labels': {'Agree': 4.0, 'Disagree': 2.0}}
+    """
+    values: dict[str, Any] = {}
+    for name, value in told.items():
+        if not value:
+            continue
+        if name == "labels":
+            pairs = [pair.rpartition("=") for pair in value.split(",")]
+            values[name] = {label.strip(): float(number) for label, _, number in pairs}
+        elif name in LISTS:
+            values[name] = [part.strip() for part in value.split(",") if part.strip()]
+        else:
+            values[name] = value
+    return values
+
+
+def role_options(*names: str) -> Callable:
+    """Return a decorator that gives a command of the shell options of these names.
+
+    >>> decorate = role_options("person", "word_number")
+    """
+    import click
+
+    def decorate(command: Any) -> Any:
+        for name in reversed(names):
+            metavar, told = OPTIONS[name]
+            flag = f"--{name.replace('_', '-')}"
+            command = click.option(flag, name, metavar=metavar, help=told)(command)
+        return command
+
+    return decorate
