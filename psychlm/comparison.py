@@ -6,6 +6,7 @@ come in clusters (items of one passage, readings of one person).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +16,18 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from psychlm import irt
-from psychlm.frames import FrameError, check_responses, drop_constant, format_names, refuse
+from psychlm.frames import (
+    FrameError,
+    Repeated,
+    check_responses,
+    drop_constant,
+    format_names,
+    refuse,
+)
 from psychlm.stats import holm
 
 POWER = 0.8  # of the minimal detectable difference
+NEAR = 1.05  # standard errors at most 5 % larger than those of repeats without end
 CELLS = 2**22  # resampled values held at once (32 MB)
 SAME = "cannot be told apart at this size"
 
@@ -45,6 +54,7 @@ class Comparison:
     n_clusters: int  # n without clusters
     n_left_out: int  # items that one of the two lacks
     n_wins: tuple[int, int]  # items on which each is higher
+    repeats: pd.DataFrame | None = None  # of the two and of "difference": see variance_of_repeats
 
     @property
     def told_apart(self) -> bool:
@@ -52,11 +62,20 @@ class Comparison:
         return bool(self.p < 1 - self.level and (self.low > 0 or self.high < 0))
 
     @property
+    def n_needed(self) -> float:
+        """Items like these by which a difference of this size is found at .8 power."""
+        if self.difference == 0:
+            return np.inf
+        return self.n * (self.minimal_detectable / abs(self.difference)) ** 2
+
+    @property
     def verdict(self) -> str:
         """The result in words."""
         first, second = self.names
         if not self.told_apart:
-            return f"{first} and {second} {SAME}"
+            needed = f"; a difference of this size takes about {self.n_needed:.0f} items like these"
+            more = self.n < self.n_needed < np.inf
+            return f"{first} and {second} {SAME}{needed if more else ''}"
         return f"{first} is {'higher' if self.difference > 0 else 'lower'} than {second}"
 
     def __repr__(self) -> str:
@@ -66,6 +85,7 @@ class Comparison:
         binary = not np.isnan(self.p_mcnemar)
         test = "exact McNemar" if binary and not clusters else "t, cluster-robust"
         permuted = "" if np.isnan(self.p_permutation) else f"; permutation {self.p_permutation:.2g}"
+        of_repeats = [] if self.repeats is None else [describe_repeats(self.repeats.iloc[-1])]
         return "\n".join(
             [
                 f"{self.names[0]} {self.scores[0]:.4g}, {self.names[1]} {self.scores[1]:.4g} "
@@ -75,6 +95,7 @@ class Comparison:
                 f"{self.n_wins[1]} items",
                 f"p = {self.p:.2g} ({test}){permuted}; minimal detectable difference at "
                 f".8 power {self.minimal_detectable:.3g}",
+                *of_repeats,
                 self.verdict,
             ]
         )
@@ -95,20 +116,24 @@ class Ranking:
     unit: str  # of the scores: "mean" or "logits"
     level: float
     n_items: int
+    repeats: pd.DataFrame | None = None  # by model: see variance_of_repeats
 
     def __repr__(self) -> str:
         """Return the models in their order, and how many pairs are told apart."""
         shown = self.models.round(3).to_string(max_rows=30)
         apart = int(self.pairs["told_apart"].sum())
+        of_repeats = ""
+        if self.repeats is not None:
+            of_repeats = f"\n{describe_repeats(self.repeats.median())} (median of the models)"
         return (
             f"{len(self.models)} models on {self.n_items} items, scores by {self.method} "
             f"({self.unit})\n{shown}\n{apart} of {len(self.pairs)} pairs are told apart "
-            f"(Holm, {1 - self.level:.2g}); the others {SAME}"
+            f"(Holm, {1 - self.level:.2g}); the others {SAME}{of_repeats}"
         )
 
 
 def compare(
-    a: pd.Series | pd.DataFrame | ArrayLike,
+    a: pd.Series | pd.DataFrame | Repeated | ArrayLike,
     b: pd.Series | ArrayLike | None = None,
     *,
     cluster: pd.Series | ArrayLike | None = None,
@@ -118,6 +143,7 @@ def compare(
     rng: int | np.random.Generator = 0,
     method: Literal["means", "irt"] = "means",
     model: str | irt.IRTFit = "2PL",
+    pass_at: int | None = None,
 ) -> Comparison | Ranking:
     r"""Compare two models, or all pairs of many, on the same items or words.
 
@@ -131,9 +157,14 @@ def compare(
     have Bonett & Price's (2012) interval, which is no point where all items agree, and McNemar's
     exact p-value. The minimal detectable difference is :math:`(t_{1 - \alpha/2} + t_{.8}) s`.
 
+    Of models that answered each item several times (:class:`psychlm.frames.Repeated`) the scores
+    are the means of the items: the items are the clusters, and repeats make their means more exact.
+    How much that helps is told by the share of the variance that lies between items (Miller 2024;
+    Kish 1965); see :func:`psychlm.comparison.variance_of_repeats`.
+
     Parameters
     ----------
-    a, b : Series, array, or (``a`` alone) DataFrame
+    a, b : Series, array, or (``a`` alone) DataFrame or Repeated
         Scores by item or word: grades, surprisals, log-likelihoods. Series are matched by their
         labels, arrays by position; pairs of which one is missing are left out and counted. A frame
         holds one row a model, as responses do, and one column an item.
@@ -141,7 +172,7 @@ def compare(
         What items share: a Series by item, or an array in the order of ``a`` (of a frame's
         columns).
     names : (str, str), optional
-        Names of the two; those of the Series unless given.
+        Names of the two; those of the Series unless given. Of a frame, the two rows to compare.
     level : float
         Coverage of the intervals; p-values below 1 - level tell two apart.
     n_permutations, rng : int, and int or Generator
@@ -151,6 +182,8 @@ def compare(
     model : str or IRTFit
         For "irt": the model that is fitted to the frame (a hundred models or more), or a fit of
         calibrated items.
+    pass_at : int, optional
+        Compare how probable it is that one of so many answers to an item is right (pass@k).
 
     Examples
     --------
@@ -163,13 +196,21 @@ def compare(
     """
     if not 0 < level < 1:
         raise ValueError(f"level is a coverage between 0 and 1, as .95; it is {level}")
+    repeated = a if isinstance(a, Repeated) else None
+    if isinstance(a, Repeated):
+        a = a.mean if pass_at is None else a.pass_at(pass_at)
+    elif pass_at is not None:
+        raise ValueError("pass_at takes several answers to each item: frames.Repeated")
     if isinstance(a, pd.DataFrame):
         if b is not None:
             raise ValueError(
-                "a frame compares its rows with each other; for two models give two rows: "
-                "compare(frame.loc['first'], frame.loc['second'])"
+                "a frame compares its rows with each other; for two models name two rows: "
+                "compare(frame, names=('first', 'second'))"
             )
-        return _rank(a, cluster, level, method, model)
+        if names is None:
+            return _rank(a, repeated, cluster, level, method, model, pass_at)
+        refuse("models", [name for name in names if name not in a.index], "are not in the frame")
+        a, b = a.loc[names[0]], a.loc[names[1]]
     if b is None:
         raise ValueError("one set of scores is no comparison; give b, or a frame of many models")
     if method != "means":
@@ -177,7 +218,7 @@ def compare(
     given = [getattr(scores, "name", None) for scores in (a, b)]
     named = None not in given and given[0] != given[1]
     labels = (str(given[0]), str(given[1])) if named else ("a", "b")
-    first, second, codes, n_left_out = _paired_items(a, b, cluster)
+    first, second, items, codes, n_left_out = _paired_items(a, b, cluster)
     difference = (first - second)[None]
     binary = bool(np.isin([first, second], (0, 1)).all())
     result = {name: value[0] for name, value in _test(difference, codes, binary, level).items()}
@@ -196,12 +237,102 @@ def compare(
         n_clusters=len(first) if codes is None else int(codes.max()) + 1,
         n_left_out=n_left_out,
         n_wins=wins,
+        repeats=None
+        if repeated is None or pass_at
+        else variance_of_repeats(repeated, names, items),
         **{name: float(value) for name, value in result.items()},
     )
 
 
-def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Codes, int]:
-    """Return the scores of the items that both have, their clusters, and how many are left out."""
+def variance_of_repeats(
+    repeated: Repeated, names: Sequence[str] | None = None, items: pd.Index | None = None
+) -> pd.DataFrame | None:
+    r"""Return how much of the variance of answers lies between items, and what repeats are worth.
+
+    The mean of item q over m answers varies by :math:`\sigma^2_B + \sigma^2_W / m`: between items,
+    and between the answers to one. With the share :math:`\rho = \sigma^2_B / (\sigma^2_B +
+    \sigma^2_W)` G items that are answered m times tell as much as :math:`G m / (1 + (m - 1) \rho)`
+    items that are answered once; the denominator is the design effect (Kish 1965).
+
+    Parameters
+    ----------
+    repeated : Repeated
+    names : (str, str), optional
+        Two models, whose difference gets a row as well; all models unless given.
+    items : Index, optional
+        The items that count.
+
+    Returns
+    -------
+    DataFrame or None
+        By model: ``n_items``, ``repeats`` (answers to an item, on average), the variances
+        ``between`` items and ``within``, ``share_between``, ``design_effect``, ``worth`` (items
+        answered once that tell as much), ``worth_at_most`` (with repeats without end), and
+        ``enough``: so many repeats bring the standard error within 5 % of its lowest. None where no
+        item was answered twice.
+
+    Examples
+    --------
+    >>> correct = pd.DataFrame([[4, 2, 0, 3]], index=["A"])
+    >>> variance = variance_of_repeats(Repeated(correct, correct * 0 + 4))
+    >>> variance[["share_between", "design_effect", "worth"]].round(2).values.tolist()
+    [[0.5, 2.5, 6.4]]
+    """
+    chosen = list(repeated.n.index if names is None else names)
+    tables = (repeated.mean, repeated.n.where(repeated.n > 0), repeated.variance)
+    columns = repeated.n.columns if items is None else items
+    mean, n, variance = (table.loc[chosen, columns].to_numpy() for table in tables)
+    if np.isnan(variance).all():
+        return None
+    # An item that was answered once varies within as the others do on average.
+    within_others = np.nanmean(variance, axis=1, keepdims=True)
+    variance = np.where(np.isnan(variance) & (n > 0), within_others, variance)
+    noise = variance / n  # of the items' means
+    if names is not None:
+        chosen.append("difference")
+        mean = np.vstack([mean, mean[0] - mean[1]])
+        n = np.vstack([n, n.mean(axis=0)])
+        variance = np.vstack([variance, variance.sum(axis=0)])
+        noise = np.vstack([noise, noise.sum(axis=0)])
+    noise_of_means = np.nanmean(noise, axis=1)
+    within = np.nanmean(variance, axis=1)
+    between = (np.nanvar(mean, axis=1, ddof=1) - noise_of_means).clip(0)
+    n_items = (n > 0).sum(axis=1)
+    repeats = np.nanmean(n, axis=1)
+    total = between + within
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worth = n_items * total / (between + noise_of_means)
+        figures = {
+            "n_items": n_items,
+            "repeats": repeats,
+            "between": between,
+            "within": within,
+            "share_between": between / total,
+            "design_effect": n_items * repeats / worth,
+            "worth": worth,
+            "worth_at_most": n_items * total / between,
+            "enough": np.ceil(within / between / (NEAR**2 - 1)).clip(1),
+        }
+    return pd.DataFrame(figures, pd.Index(chosen, name="person"))
+
+
+def describe_repeats(row: pd.Series) -> str:
+    """Return a row of :func:`variance_of_repeats` in words."""
+    answers = f"{row['repeats']:.3g} answers to each of {row['n_items']:.0f} items"
+    if not row["between"] > 0:
+        return f"{answers}, which differ no more than chance: repeats tell as much as further items"
+    return (
+        f"{answers}, {row['share_between']:.0%} of the variance between items: they tell as much "
+        f"as one answer to each of {row['worth']:.0f} (design effect {row['design_effect']:.2f}), "
+        f"and any number of repeats at most as one to each of {row['worth_at_most']:.0f}; more "
+        f"than {row['enough']:.0f} lower the standard error by less than {NEAR - 1:.0%}"
+    )
+
+
+def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, pd.Index, Codes, int]:
+    """Return the scores of the items that both have, these items, their clusters, and how many
+    items are left out.
+    """
     labelled = [isinstance(scores, pd.Series) for scores in (a, b)]
     if labelled[0] != labelled[1]:
         raise ValueError("one of the two has labels and one has not; give two Series or two arrays")
@@ -227,7 +358,7 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Codes, in
             f"{format_names(a.index, 3)}, of b {format_names(b.index, 3)}"
         )
     codes = _cluster_codes(cluster, a.index, labels[both])
-    return first[both], second[both], codes, int((~both).sum())
+    return first[both], second[both], labels[both], codes, int((~both).sum())
 
 
 def _cluster_codes(cluster: Any, items: pd.Index, kept: pd.Index) -> Codes:
@@ -324,7 +455,13 @@ def _permutation_p(sums: Array, n_permutations: int, rng: int | np.random.Genera
 
 
 def _rank(
-    frame: pd.DataFrame, cluster: Any, level: float, method: str, model: str | irt.IRTFit
+    frame: pd.DataFrame,
+    repeated: Repeated | None,
+    cluster: Any,
+    level: float,
+    method: str,
+    model: str | irt.IRTFit,
+    pass_at: int | None,
 ) -> Ranking:
     """Compare all pairs of the rows of a frame."""
     if method not in ("means", "irt"):
@@ -334,7 +471,9 @@ def _rank(
     if method == "irt":
         if cluster is not None:
             raise ValueError("method='irt' takes no clusters: items are independent given theta")
-        models, tests = _by_ability(frame, level, model)
+        if pass_at is not None:
+            raise ValueError("method='irt' takes the answers themselves; leave pass_at out")
+        models, tests = _by_ability(frame if repeated is None else repeated, level, model)
     else:
         codes = _cluster_codes(cluster, frame.columns, frame.columns)
         models, tests = _by_means(frame, codes, level)
@@ -349,8 +488,9 @@ def _rank(
     n_below = np.bincount(np.where(above, first, second)[apart], minlength=n)
     models["rank_low"], models["rank_high"] = 1 + n_above, n - n_below
     models = models.sort_values("rank", kind="stable")
-    unit = "logits" if method == "irt" else "mean"
-    return Ranking(models, pairs, method, unit, level, frame.shape[1])
+    unit = "logits" if method == "irt" else "mean" if pass_at is None else f"pass@{pass_at}"
+    repeats = None if repeated is None or pass_at else variance_of_repeats(repeated)
+    return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats)
 
 
 def _by_means(
@@ -368,6 +508,8 @@ def _by_means(
     binary = bool(np.isin(values, (0, 1)).all())
     single = _test(values, codes, False, level)
     scores = {name: single[name] for name in ("standard_error", "low", "high")}
+    if ((values >= 0) & (values <= 1)).all():  # shares of right answers lie between 0 and 1
+        scores |= {name: scores[name].clip(0, 1) for name in ("low", "high")}
     rows = [_test(values[i] - values[i + 1 :], codes, binary, level) for i in range(len(frame) - 1)]
     columns = ("difference", "low", "high", "p")
     tests = {name: np.concatenate([row[name] for row in rows]) for name in columns}
@@ -375,18 +517,19 @@ def _by_means(
 
 
 def _by_ability(
-    frame: pd.DataFrame, level: float, model: str | irt.IRTFit
+    frame: pd.DataFrame | Repeated, level: float, model: str | irt.IRTFit
 ) -> tuple[pd.DataFrame, dict[str, Array]]:
     """Return abilities of models, and the tests of their pairs."""
     if isinstance(model, irt.IRTFit):
         fit, responses = model, frame
     else:
-        responses, _ = drop_constant(check_responses(frame))
+        checked = frame if isinstance(frame, Repeated) else check_responses(frame)
+        responses, _ = drop_constant(checked)
         fit = irt.fit(responses, model, standard_errors=False)
     scores = fit.score(responses).set_axis(["score", "standard_error"], axis=1)
     half = scipy.stats.norm.ppf((1 + level) / 2)
     theta, se = scores["score"].to_numpy(), scores["standard_error"].to_numpy()
-    first, second = np.triu_indices(len(frame), 1)
+    first, second = np.triu_indices(len(scores), 1)
     difference, error = theta[first] - theta[second], np.hypot(se[first], se[second])
     tests = {"difference": difference}
     tests |= {"low": difference - half * error, "high": difference + half * error}

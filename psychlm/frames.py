@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -417,6 +417,31 @@ class Repeated:
         n = self.n.where(self.n > 1)
         return ((squares - self.correct**2 / n) / (n - 1)).clip(lower=0)
 
+    def pass_at(self, k: int) -> pd.DataFrame:
+        r"""Return how probable it is that one of k answers to an item is right, persons x items.
+
+        With c of n answers right it is :math:`1 - \binom{n - c}{k} / \binom{n}{k}`, the unbiased
+        estimator of Chen et al. (2021, equation 1), which takes at least k answers to each item.
+
+        >>> table = pd.DataFrame({"q1": [1.0], "q2": [0.0]}, index=["a"])
+        >>> Repeated(table, table * 0 + 4).pass_at(2).to_dict("list")
+        {'q1': [0.5], 'q2': [0.0]}
+        """
+        if self.squares is not None:
+            raise FrameError(f"pass@{k} counts right answers, and these scores are no 0 and 1")
+        few = (self.n > 0) & (self.n < k)
+        if k < 1 or few.to_numpy().any():
+            raise FrameError(
+                f"pass@{k} takes 1 <= k answers to each item, and items "
+                f"{format_names(few.columns[few.any()])} were answered {self.n.to_numpy().min()} "
+                "times or more; ask again, or lower k"
+            )
+        failures = self.n - self.correct
+        all_fail = np.ones(self.n.shape)
+        for drawn in range(k):  # the k answers that are drawn without replacement all fail
+            all_fail *= ((failures - drawn) / (self.n.where(self.n > 0) - drawn)).clip(lower=0)
+        return 1 - all_fail
+
     def select(self, persons: Any = slice(None), items: Any = slice(None)) -> Repeated:
         """Return some persons and items, by their labels (one, or a list).
 
@@ -429,12 +454,21 @@ class Repeated:
         return Repeated(*(table if table is None else table.loc[*wanted] for table in tables))
 
 
-def constant_items(responses: pd.DataFrame) -> pd.Index:
-    """Return the items that all persons answered alike: their difficulty in logits is infinite."""
+Responses = TypeVar("Responses", pd.DataFrame, Repeated)
+
+
+def constant_items(responses: pd.DataFrame | Repeated) -> pd.Index:
+    """Return the items that all persons answered alike: their difficulty in logits is infinite.
+
+    Of :class:`Repeated` responses these are items that all answers have right, or wrong.
+    """
+    if isinstance(responses, Repeated):
+        mean = responses.mean
+        return mean.columns[(mean.max() == 0) | (mean.min() == 1)]
     return responses.columns[responses.nunique() <= 1]
 
 
-def drop_constant(responses: pd.DataFrame) -> tuple[pd.DataFrame, pd.Index]:
+def drop_constant(responses: Responses) -> tuple[Responses, pd.Index]:
     """Return the responses without the items that all persons answered alike, and those items.
 
     >>> kept, constant = drop_constant(pd.DataFrame({"q1": [0, 1], "q2": [1, 1]}))
@@ -442,6 +476,8 @@ def drop_constant(responses: pd.DataFrame) -> tuple[pd.DataFrame, pd.Index]:
     (['q1'], ['q2'])
     """
     constant = constant_items(responses)
+    if isinstance(responses, Repeated):
+        return responses.select(items=~responses.n.columns.isin(constant)), constant
     return responses.drop(columns=constant), constant
 
 
