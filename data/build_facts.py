@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 
+from analyses import lalor2020_comprehenotes as comprehenotes
+from analyses import running_text, wilcox2023
 from psychlm import data, frames
-from psychlm.corpora import NLI_LABELS, reading_times, responses
+from psychlm.corpora import NLI_LABELS, novels, reading_times, responses
 from psychlm.corpora.reading_times import Corpus
 from psychlm.frames import FrameError, word_shape
-from psychlm.papers import lalor2020_comprehenotes as comprehenotes
-from psychlm.papers import running_text, wilcox2023
 
 Tables = dict[str, pd.DataFrame]
 
@@ -215,7 +215,7 @@ def corpus_tables(name: str) -> Tables:
     words = corpus.words.assign(word=word_shape(corpus.words["word"]))
     tables = {"words": words.rename(columns={"word": "word_shape"}), "readings": corpus.readings}
     if "log_frequency" not in words:  # the release has no frequencies: count words in the novels
-        frequency = reading_times.log_frequency(corpus.words["word"], running_text.novel_counts())
+        frequency = reading_times.log_frequency(corpus.words["word"], novels.word_counts())
         tables["frequency"] = words[["text_id", "word_id"]].assign(log_frequency=frequency)
     return tables | ({} if corpus.surprisals is None else {"surprisals": corpus.surprisals})
 

@@ -23,8 +23,8 @@ from scipy import sparse
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from analyses.running_text import mark_overlap, paragraphs
 from psychlm import data, lm
-from psychlm.papers.running_text import mark_overlap, paragraphs
 
 BOS = "<|endoftext|>"  # the first token of the vocabulary, number 0
 HELD_OUT_EVERY, HELD_OUT_BLOCK = 60, 50  # of every 60 blocks of 50 paragraphs, one is held out

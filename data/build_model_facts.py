@@ -18,33 +18,35 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses import choice_networks, question_sets, richardson2020
+from analyses.stored_results import (
+    GATHERED,
+    HEAD,
+    N_LEARN,
+    N_STOP,
+    TEMPERATURES,
+    WORDNET,
+    anticipate,
+    science_questions,
+    stored_head,
+)
 from psychlm import data, lm
 from psychlm.crowds import features
 from psychlm.lm.cache import folder as cache_folder
-from psychlm.papers import choice_networks, question_sets, richardson2020
-from psychlm.papers.model_facts import (
+from psychlm.model_facts import (
     BANKS,
     CONFUSED,
-    GATHERED,
-    HEAD,
     LISTED,
     MODELS,
     N_EXTRA,
     N_ITEMS,
-    N_LEARN,
     N_PROBED,
-    N_STOP,
     N_WRONG,
     SEED,
-    TEMPERATURES,
-    WORDNET,
     WORDS,
-    anticipate,
     in_source_order,
     items,
     presentations,
-    science_questions,
-    stored_head,
     with_options,
 )
 from psychlm.probes import wordnet

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from analyses import running_text as text
+from analyses import word_models
+from analyses.hao2020 import KEYS
+from analyses.ngram import NgramModel
 from psychlm import data
 from psychlm.corpora import reading_times as corpora
-from psychlm.papers import running_text as text
-from psychlm.papers import word_models
-from psychlm.papers.hao2020 import KEYS
-from psychlm.papers.ngram import NgramModel
 
 SEED = 2020
 N_WORDS = 5_800_000  # of training text; with a tenth each held out, all the text there is

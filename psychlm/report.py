@@ -42,6 +42,7 @@ Outcome = Literal["reproduced", "partly", "not", "beyond the paper"]
 OUTCOMES = ("reproduced", "partly", "not", "beyond the paper")
 MOST_WORDS = {"sentence": 15, "support": 40, "rests_on": math.inf}  # of a verdict
 PACKAGE = Path(__file__).parent
+CODE = (PACKAGE, PACKAGE.parent / "notebooks")  # of the package; `analyses`, the papers' own code
 PACKAGES = ("torch", "transformers", "numpy", "pandas", "scipy", "statsmodels")
 
 
@@ -390,21 +391,24 @@ def plain(value: Any) -> Any:
 
 
 def checksums(files: Iterable[str]) -> dict[str, str | None]:
-    """Return the checksums of files of the package, named relative to it; None for absent ones."""
-    return {
-        file: data.sha256(PACKAGE / file)[:16] if (PACKAGE / file).is_file() else None
-        for file in files
-    }
+    """Return the checksums of files of the package, named relative to it, and of the papers' own
+    code (``analyses/hao2020.py``); None for absent ones."""
+    paths = {file: next((f / file for f in CODE if (f / file).is_file()), None) for file in files}
+    return {file: data.sha256(path)[:16] if path else None for file, path in paths.items()}
 
 
 def provenance(run: Report) -> dict[str, Any]:
     """Return what a run rests on: code, parameters, data, models, versions, device; its seconds."""
-    # the modules of psychlm that are loaded, and the files beside them (a style sheet, a model)
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith("psychlm")]
+    # the modules that are loaded, and the files beside them (a style sheet, a model)
+    modules = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in ("psychlm", "analyses")
+    ]
     files = {Path(file) for module in modules if (file := getattr(module, "__file__", None))}
     beside = {path for folder in {file.parent for file in files} for path in folder.iterdir()}
     files |= {p for p in beside if p.is_file() and p.suffix not in (".py", ".pyc")}
-    names = {str(file.relative_to(PACKAGE)) for file in files if file.is_relative_to(PACKAGE)}
+    names = {str(file.relative_to(f)) for file in files for f in CODE if file.is_relative_to(f)}
     _loaded.update(checksums(names - _loaded.keys()))
     return {
         "psychlm": __version__,

@@ -30,8 +30,8 @@ from torch.utils._pytree import tree_leaves
 from psychlm import crowds, irt, lm
 from psychlm import reading_times as reading
 from psychlm.irt import _fit
-from psychlm.papers.variational import infer
-from psychlm.papers import word_models
+from analyses.variational import infer
+from analyses import word_models
 
 
 costs = {"launches": 0, "bytes": 0, "waits": 0}

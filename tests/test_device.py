@@ -17,7 +17,10 @@ from psychlm.device import measured_teraflops, one_thread, seeded, torch_device
 @pytest.mark.slow
 def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment |= {"PSYCHLM_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment |= {
+        "PSYCHLM_CACHE": str(tmp_path),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'notebooks'}",
+    }
     command = [sys.executable, str(ROOT / "tests" / "stand_in_paths.py"), str(shared("tools"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -55,6 +55,11 @@ def test_irt_ctt_and_reading_times_know_no_language_model() -> None:
     assert not [row for row in IMPORTS if row[1] in without and row[2].startswith(models)]
 
 
+def test_nothing_of_the_package_uses_the_papers_own_code() -> None:
+    uses = [str(file) for file in FILES if any(n.startswith("analyses") for n in imported(file))]
+    assert not uses
+
+
 @pytest.mark.parametrize(
     ("statement", "heavy"),
     [

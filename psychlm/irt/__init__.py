@@ -28,7 +28,14 @@ if TYPE_CHECKING:
         dif_logistic,
         mantel_haenszel,
     )
-    from psychlm.irt.dimensionality import eigenvalues, likelihood_ratio, tetrachoric
+    from psychlm.irt.dimensionality import (
+        eigenvalues,
+        likelihood_ratio,
+        parallel_analysis,
+        rotate,
+        tetrachoric,
+        two_factor,
+    )
     from psychlm.irt.item_fit import infit_outfit, ld_x2, person_fit, q3, s_x2
     from psychlm.irt.linking import link, linking_constants
     from psychlm.irt.model_tables import ModelTables

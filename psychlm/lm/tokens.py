@@ -348,7 +348,7 @@ def _begins_with_space(tokenizer: Any, n_tokens: int) -> NDArray[np.bool_] | Non
 def word_level_tokens(words: pd.DataFrame, tokenize: Callable[[str], list[str]]) -> pd.DataFrame:
     """Return one row per token that a word-level model (n-gram, LSTM) reads, in reading order.
 
-    ``tokenize`` makes tokens of a printed word, perhaps none (:mod:`psychlm.papers.running_text`).
+    ``tokenize`` makes tokens of a printed word, perhaps none (:mod:`analyses.running_text`).
     ``sentence_id`` says where sentences begin, else each text is one. The result has ``row``
     (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers); a FrameError
     says that no word has a token.

@@ -1,4 +1,5 @@
-"""The four confusion probes of Shen & Kejriwal (2022): items in, perturbed items out.
+r"""The four confusion probes of Shen & Kejriwal (2022): items in, perturbed items out; and what the
+scores of their choices show: prior bias, choice paralysis and calibration.
 
 ``no-question`` removes the prompt; ``wrong-question`` puts that of another item, to which none of
 the item's choices is a right answer by the key of any item. ``no-right-answer`` replaces the right
@@ -14,26 +15,41 @@ case or white space only count as the same. Columns of the result beside those g
 - ``order``: for each choice its position among the source's, or that of the choice that it
   replaces; -1, -2 ... for added choices, in the order in which they were drawn.
 - ``donors``: the ``item_id`` of the items from which prompt or choices were borrowed.
+
+Measures take *scores*, items x choices, as :func:`psychlm.lm.choice_logprobs` returns them. With n
+choices of an item and :math:`c_j` the confidence in choice j (the softmax of the scores), **prior
+bias** (Definition 1) is the spread :math:`\sqrt{\sum_j (c_j - 1/n)^2 / n}` on an instance without a
+right choice. It is never exactly zero, even of a model that guesses; what can be tested is whether
+the *same* choice is preferred again under another question that it does not answer. **Choice
+paralysis** (Definition 2) is the drop in confidence in the right choice when choices are added.
+Confidences sum to 1, so that more choices lower each by arithmetic; :func:`choice_paralysis`
+separates this from a change of mind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats as scipy_stats
 
+from psychlm import stats
 from psychlm.frames import FrameError, check_items, format_names
+from psychlm.lm.choices import answer_places, check_scores, confidences, grade, n_choices
 
 Probe = Literal["no-question", "wrong-question", "no-right-answer", "more-choices"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 ADDED_COLUMNS = ["probe", "source_item_id", "pseudo_answer", "has_right_answer", "order", "donors"]
+CONFIDENCE_NOISE = 1e-6  # differences of confidence that single precision makes when batches differ
 MAX_ROUNDS = 30  # of drawing and rejecting, before the rows left search all donors
 
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
+Values = NDArray[np.float64]
 
 
 class _ItemArrays:
@@ -275,3 +291,184 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     index = pd.Index(perturbed["source_item_id"], name="item")
     sorted_values = np.take_along_axis(values, by_place, axis=1)
     return pd.DataFrame(sorted_values, index=index, columns=scores.columns)
+
+
+# Measures on the scores of choices
+
+
+@dataclass(frozen=True)
+class PriorBias:
+    """The spread of confidences where no choice is right, and how much of it returns with the same
+    choices."""
+
+    instances: pd.DataFrame  # by item: spread, relative_spread, lasting_variance
+    spread: stats.Interval  # mean over instances of the standard deviation of the confidences
+    relative_spread: stats.Interval  # the same, 1 where all confidence lies in one choice
+    lasting_share: stats.Interval | None  # of the variance, shared by presentations; None for one
+    p: float  # of the lasting variance, over the whole benchmark; NaN for one presentation
+    n_items: int
+
+
+def prior_bias(
+    *presentations: pd.DataFrame,
+    rng: np.random.Generator,
+    n_permutations: int = 999,
+    n_boot: int = 2000,
+) -> PriorBias:
+    r"""Measure the prior bias of every instance and of a benchmark.
+
+    With d the confidences of an instance less 1/n, ``spread`` is the mean over presentations of
+    :math:`\sqrt{\sum_j d_j^2 / n}`, and ``lasting_variance`` the mean over pairs k, l of
+    presentations of :math:`\sum_j d_{jk} d_{jl} / n`, an unbiased estimate of the variance of what
+    the presentations share. ``lasting_share`` is its sum over that of the variances: 0 for a model
+    that guesses, 1 for one that does not read the question. If nothing about a choice matters,
+    confidences are exchangeable among the choices of each presentation, so these are permuted
+    (the p-value after Phipson & Smyth 2010).
+
+    Presentations hold scores of the same choices in the same order (``in_source_order``),
+    shuffled under prompts to which none is right; one gives spreads only.
+    """
+    if not presentations:
+        raise FrameError("prior bias needs the scores of one presentation at least")
+    sure = [confidences(scores) for scores in presentations]
+    for frame in sure[1:]:
+        if not frame.index.equals(sure[0].index) or not frame.notna().equals(sure[0].notna()):
+            raise FrameError(
+                "the presentations differ in their items or numbers of choices; put them in the "
+                "source's order with in_source_order"
+            )
+    n, k = n_choices(sure[0]), len(sure)
+    centred = np.stack([np.nan_to_num(frame.to_numpy() - 1 / n[:, None]) for frame in sure])
+    variance = (centred**2).sum(axis=2) / n  # (K, n_items)
+    spread = np.sqrt(variance).mean(axis=0)
+    lasting, p = np.full(len(n), np.nan), float("nan")
+    if k > 1:
+
+        def mean_covariance(values: Values) -> Values:
+            # All pairs at once: the square of the sum less the sum of the squares.
+            squares = (values.sum(axis=0) ** 2).sum(axis=1) / n
+            return (squares - (values**2).sum(axis=2).sum(axis=0) / n) / (k * (k - 1))
+
+        lasting = mean_covariance(centred)
+        count = 0
+        for _ in range(n_permutations):
+            # Permute the choices of every presentation but the first, which may stay where it is.
+            keys = rng.random(centred[1:].shape)
+            order = np.where(np.arange(keys.shape[-1]) < n[:, None], keys, 2.0).argsort(axis=-1)
+            moved = np.concatenate([centred[:1], np.take_along_axis(centred[1:], order, axis=-1)])
+            count += mean_covariance(moved).mean() >= lasting.mean() - 1e-12
+        p = (1 + count) / (1 + n_permutations)
+    columns = {"spread": spread, "relative_spread": spread / np.sqrt((n - 1) / n**2)}
+    columns["lasting_variance"] = lasting
+    instances = pd.DataFrame(columns, index=sure[0].index)
+    options: dict[str, Any] = {"rng": rng, "n_boot": n_boot}
+    mean, relative = (
+        _mean_interval(instances[name], **options) for name in ("spread", "relative_spread")
+    )
+    share = None
+    if k > 1 and variance.any():
+        parts = pd.DataFrame({"lasting": lasting, "variance": variance.mean(axis=0)})
+
+        def ratio(stack: Values) -> Values:
+            total = stack.sum(axis=-2)
+            return total[..., 0] / total[..., 1]
+
+        share = stats.bootstrap(ratio, parts, **options)
+    return PriorBias(instances, mean, relative, share, p, len(n))
+
+
+def _mean_interval(values: pd.Series, **options: Any) -> stats.Interval:
+    """Return a mean over items with its bootstrap interval."""
+    return stats.bootstrap(lambda stack: stack.mean(axis=(-2, -1)), values.to_frame(), **options)
+
+
+def choice_paralysis(
+    before: pd.DataFrame,
+    after: Mapping[int, pd.DataFrame],
+    answers: pd.DataFrame | pd.Series,
+    *,
+    rng: np.random.Generator,
+    n_boot: int = 2000,
+) -> pd.DataFrame:
+    """Compare the confidence in the right choice before and after choices were added (Definition
+    2), by the number of choices added.
+
+    With c the confidence before, d that after, and r that after among the item's own choices alone,
+    the drop c - d is the sum of c - r (``own``, a change of mind) and r - d (``renormalisation``
+    over more choices). ``equal_draw`` is c - c / (1 + m (1 - c)/(n - 1)) for m choices added to n,
+    the drop if an added choice drew as much as the mean incorrect one.
+
+    ``after`` are by number of choices added the scores of the perturbed items in the source's order
+    (``in_source_order``); ``answers`` the original items, or their answers by item.
+    Return by ``n_extra`` means over items: ``before``, ``after``, ``drop`` with ``low``, ``high``,
+    ``effect`` (Cohen's d for pairs), ``p`` (Wilcoxon's signed-rank test, two-sided) and ``p_holm``
+    (over the rows); the same of ``own``; ``renormalisation`` and ``equal_draw``.
+    """
+    before = check_scores(before)
+    n, answer = n_choices(before), answer_places(answers, before)
+    item = np.arange(len(n))
+    rows = {}
+    for number, scores in after.items():
+        scores = check_scores(scores)
+        if not before.index.equals(scores.index):
+            raise FrameError("before and after hold different items, or another order")
+        m = n_choices(scores) - n
+        if (m < 1).any():
+            names = format_names(before.index[m < 1])
+            raise FrameError(f"items {names} have no more choices after than before")
+        mine = scores.where(np.arange(scores.shape[1]) < n[:, None])
+        c, d, r = (confidences(frame).to_numpy()[item, answer] for frame in (before, scores, mine))
+        drops, minds = pd.Series(c - d), pd.Series(c - r)
+        drawn = pd.Series(c - c / (1 + m * (1 - c) / (n - 1)))
+        drop, own, renormalisation, equal_draw = (
+            _mean_interval(part, rng=rng, n_boot=n_boot)
+            for part in (drops, minds, drops - minds, drawn)
+        )
+        effect, p = _paired_test(drops)
+        own_effect, p_own = _paired_test(minds)
+        row = {"before": c.mean(), "after": d.mean(), "drop": c.mean() - d.mean()}
+        row |= {"low": drop.low, "high": drop.high, "effect": effect, "p": p, "p_holm": np.nan}
+        row |= {"own": own.estimate, "own_low": own.low, "own_high": own.high}
+        row |= {"own_effect": own_effect, "p_own": p_own}
+        row["renormalisation"] = renormalisation.estimate
+        rows[number] = row | {"equal_draw": equal_draw.estimate}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("n_extra")
+    return table.assign(p_holm=stats.holm(table["p"]))
+
+
+def _paired_test(differences: pd.Series) -> tuple[float, float]:
+    """Return Cohen's d for pairs, and the p-value of Wilcoxon's test.
+
+    Differences of rounding size count as none; the test is exact for up to 50 without ties, as R's
+    wilcox.test.
+    """
+    spread = differences.std()
+    effect = differences.mean() / spread if spread > CONFIDENCE_NOISE else np.nan
+    values = differences[differences.abs() >= CONFIDENCE_NOISE]
+    exact = len(values) <= 50 and not values.abs().duplicated().any()
+    method = "exact" if exact else "asymptotic"
+    p = scipy_stats.wilcoxon(values, method=method).pvalue if len(values) else 1.0
+    return float(effect), float(p)
+
+
+def calibration(
+    scores: pd.DataFrame,
+    answers: pd.DataFrame | pd.Series,
+    *,
+    rng: np.random.Generator,
+    n_boot: int = 2000,
+) -> stats.Interval:
+    """Return the expected calibration error of the predictions (Guo et al. 2017, eq. 5): the mean
+    over items of |accuracy - confidence| of their bin, of ten equal bins (low, high].
+
+    The error is biased upwards in small samples, and resamples more so.
+    """
+    sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
+    # A column per bin: accuracy less confidence of the items in it.
+    bin_of = np.searchsorted(np.linspace(0, 1, 11)[1:-1], sure)
+    gaps = pd.DataFrame((bin_of[:, None] == np.arange(10)) * (right - sure)[:, None])
+
+    def mean_gap(stack: Values) -> Values:
+        return np.abs(stack.mean(axis=-2)).sum(axis=-1)
+
+    return stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot)

@@ -70,7 +70,7 @@ def word_tokens(*corpora: str) -> Callable[[str, Mapping[str, Any]], Work]:
 
 def inoculation(model: str, p: Mapping[str, Any]) -> Work:
     """Return what notebook 41 lets its encoder learn: science, then questions of five probes."""
-    from psychlm.papers.richardson2020 import MOST_ADDED
+    from analyses.richardson2020 import MOST_ADDED
 
     if not p["fine_tune"] or model != p["encoder"]:
         return Work(0.0)
@@ -85,7 +85,7 @@ def inoculation(model: str, p: Mapping[str, Any]) -> Work:
 
 def confusion(model: str, p: Mapping[str, Any]) -> Work:
     """Return what notebook 50 lets its encoder learn, and the presentations that it reads."""
-    from psychlm.papers.model_facts import TRAINING_SETS
+    from analyses.stored_results import TRAINING_SETS
 
     item, presentations = 4 * TOKENS_A_CHOICE, 4 + p["n_wrong"]
     read = len(p["benchmarks"]) * p["n_items"] * presentations * item

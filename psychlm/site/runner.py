@@ -396,7 +396,8 @@ def kernel_environment(staging: Path, reports: Path, profile: str, jobs: int) ->
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     shared = dict.fromkeys(threads, str(max(1, cores // jobs))) if jobs > 1 else {}
-    paths = (str(Path(psychlm.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    checkout = Path(psychlm.__file__).parents[1]
+    paths = (str(checkout), str(checkout / "notebooks"), os.environ.get("PYTHONPATH"))
     variables = {
         "PSYCHLM_REPORTS": str(staging),
         "PSYCHLM_FINISHED_REPORTS": str(reports),

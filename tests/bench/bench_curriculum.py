@@ -18,8 +18,8 @@ from benchmarks import measure, minilm, of_group, scale, wordpiece
 from scipy.special import expit
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
+from analyses.lalor2020_ddaclae import DDaCLAE, rasch_ability
 from psychlm import crowds, lm
-from psychlm.papers.lalor2020_ddaclae import DDaCLAE, rasch_ability
 
 ITEMS, EXAMPLES, SEEDS, EPOCHS = int(550_000 * scale()), int(20_000 * scale()), 5, 3
 

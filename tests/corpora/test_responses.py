@@ -11,7 +11,7 @@ from psychlm import corpora, data, lm
 from psychlm.corpora import reading_times
 
 facts = runpy.run_path(str(data.root() / "data" / "build_facts.py"))
-# A part of it is computed again in tests/papers/test_wilcox2023.py.
+# A part of it is computed again in tests/analyses/test_wilcox2023.py.
 LONG = pytest.param("wilcox2023", marks=pytest.mark.exhaustive)
 
 

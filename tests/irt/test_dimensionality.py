@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import expit
 
 from psychlm import irt
-from psychlm.irt.dimensionality import cell_probabilities, eigenvalues, tetrachoric
-from psychlm.papers.lalor2020_test_sets import parallel_analysis, rotate, two_factor
+from psychlm.irt import eigenvalues, parallel_analysis, rotate, tetrachoric, two_factor
+from psychlm.irt.dimensionality import cell_probabilities
 
 
 def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):

@@ -10,9 +10,9 @@ import pytest
 from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
+from analyses import lltm as papers_lltm
 from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
-from psychlm.papers import lltm as papers_lltm
 
 
 @pytest.fixture(scope="module")

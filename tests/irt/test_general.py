@@ -11,9 +11,9 @@ import pytest
 from scipy import optimize
 from scipy.special import expit, logit
 
+from analyses.lalor2020_test_sets import confirm
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
-from psychlm.papers.lalor2020_test_sets import confirm
 
 
 @pytest.fixture(scope="module")

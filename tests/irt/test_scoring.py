@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
+from analyses.lalor2020_test_sets import empirical_curve
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves
 from psychlm.irt.likelihood import fine_posterior, quadrature_grid
-from psychlm.papers.lalor2020_test_sets import empirical_curve
 
 
 @pytest.mark.parametrize("method", ["EAP", "MAP", "ML", "WLE"])

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
+from analyses.lalor2020_crowds import STRATEGIES, select_by_difficulty
+from analyses.lalor2020_test_sets import confirm
 from psychlm import corpora
 from psychlm.frames import FrameError
 from psychlm.irt import assemble_form, information_range, select_items
-from psychlm.papers.lalor2020_crowds import STRATEGIES, select_by_difficulty
-from psychlm.papers.lalor2020_test_sets import confirm
 
 N_GOOD = 16
 

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 import torch
 
+from analyses.running_text import detokenise, mark_overlap, paragraphs
 from psychlm import data, lm
-from psychlm.papers.running_text import detokenise, mark_overlap, paragraphs
 
 FOLDER = Path(lm.__file__).parent / "default"
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,9 +12,9 @@ import pytest
 from conftest import absent
 from scipy.stats import chisquare
 
+from analyses import richardson2020
 from psychlm.corpora import read_arc
 from psychlm.data import DataMissingError
-from psychlm.papers import richardson2020
 from psychlm.probes import wordnet, wordnet_qa
 from psychlm.probes.distractors import FUNCTION_WORDS
 from psychlm.probes.wordnet_qa import PROBES, Builder, Recipe, choice_text, templates

@@ -1,1 +1,0 @@
-"""Analyses that only one paper needs."""

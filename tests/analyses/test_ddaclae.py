@@ -1,0 +1,176 @@
+"""Curricula. References: Lalor's (2020) Algorithm 3 by hand, scipy, the c(t) of Platanios et al."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize
+from scipy.special import expit
+
+from analyses import lalor2020_ddaclae as curricula
+from psychlm import crowds, irt
+from psychlm.frames import FrameError
+
+B = pd.Series([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
+ANSWERS = pd.Series([0, 1, 0, 1, 0, 1, 0, 1])
+
+
+def state_of(right, answers=ANSWERS):
+    """Return the state of models that answer these examples correctly: (models, examples) bool."""
+    predictions = np.where(np.asarray(right, dtype=bool), answers, 1 - np.asarray(answers))
+    values = np.log(np.where(predictions[..., None] == np.arange(2), 0.9, 0.1))
+    return crowds.CrowdState(np.arange(len(values)), lambda: values)
+
+
+def never_asked(n_models):
+    """Return the state of models that a schedule must not ask."""
+    return crowds.CrowdState(np.arange(n_models), lambda: pytest.fail("a schedule asked the model"))
+
+
+def most_likely(right):
+    """Return the Rasch ability whose expected number of right answers is the observed one."""
+    return optimize.brentq(lambda theta: expit(theta - B).sum() - np.sum(right), -30, 30)
+
+
+def test_ddaclae_follows_algorithm_3_step_by_step():
+    epochs = [
+        [[1, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1, 0]],  # model 0 and model 1
+        [[1, 1, 1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 1, 0, 0]],
+        [[1, 1, 1, 1, 1, 1, 1, 1], [1, 0, 1, 0, 0, 0, 0, 1]],
+    ]
+    curriculum = curricula.DDaCLAE(B, ANSWERS, floor=0)
+    for epoch, right in enumerate(epochs, start=1):
+        plan = curriculum.epoch_callback(epoch, state_of(right))
+        assert plan.loss is None
+        for examples, own in zip(plan.examples, right, strict=True):
+            theta = np.inf if all(own) else most_likely(own)
+            assert examples.tolist() == (theta >= B).tolist()
+    history = curriculum.history()
+    theta = history["theta"].to_numpy().reshape(3, 2)
+    expected = [[most_likely(own) for own in right] for right in epochs[:2]]
+    assert theta[:2] == pytest.approx(np.array(expected), abs=1e-7)
+    assert theta[2, 0] == np.inf and history["n_examples"].tolist()[4] == len(B)
+    of_model_1 = history.query("member == 1")["n_examples"].tolist()
+    assert of_model_1[1] < of_model_1[0]  # it got worse and trains on less than before
+
+
+def test_without_an_example_within_reach_the_easiest_share_is_trained_on_or_one_with_a_warning():
+    answers = pd.Series([0, 1] * 50)
+    curriculum = curricula.DDaCLAE(pd.Series(np.linspace(3, 0, 100)), answers, floor=0.05)
+    plan = curriculum.epoch_callback(1, state_of(np.zeros((1, 100)), answers))
+    assert np.flatnonzero(plan.examples).tolist() == list(range(95, 100))
+    history = curriculum.history()
+    assert history["floored"].all() and (history["theta"] == -np.inf).all()
+    with pytest.warns(RuntimeWarning, match=r"epoch 1: members \[0\] train on examples of one"):
+        plan = curricula.DDaCLAE(B, ANSWERS, floor=0).epoch_callback(1, state_of(np.zeros((1, 8))))
+    assert plan.examples.tolist() == [[True] + [False] * 7]
+
+
+def test_balanced_takes_the_easiest_of_each_class():
+    answers = pd.Series([0] * 6 + [1] * 2)  # the easy ones are all of class 0
+    state = state_of([[1, 1, 1, 1, 0, 0, 0, 0]], answers)
+    b = pd.Series(np.arange(-3.0, 5.0))
+    plain = curricula.DDaCLAE(b, answers)
+    with pytest.warns(RuntimeWarning, match="one class"):
+        n = plain.epoch_callback(1, state).examples.sum()
+    balanced = curricula.DDaCLAE(b, answers, balanced=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        examples = balanced.epoch_callback(1, state).examples[0]
+    assert plain.history()["classes"].tolist() == [1]
+    assert balanced.history()["classes"].tolist() == [2]
+    first, second = (int(np.ceil(n * share)) for share in (6 / 8, 2 / 8))
+    assert np.flatnonzero(examples).tolist() == [*range(first), *range(6, 6 + second)]
+
+
+@pytest.mark.parametrize("form", ["linear", "root"])
+def test_competence_grows_as_platanios_et_al_say(form):
+    c0, full_at, n = 0.04, 7, 200
+    b, answers = pd.Series(range(n)[::-1]), pd.Series(range(n)) % 3
+    curriculum = curricula.CompetenceBased(b, answers, form=form, full_at=full_at, c0=c0)
+    for t in range(10):
+        linear = t * (1 - c0) / full_at + c0
+        root = np.sqrt(t * (1 - c0**2) / full_at + c0**2)
+        share = min(1, linear if form == "linear" else root)
+        for examples in curriculum.epoch_callback(t + 1, never_asked(2)).examples:
+            assert examples.sum() == np.ceil(round(share * n, 9))
+            assert examples[-examples.sum() :].all()  # the easiest stand last here
+
+
+def test_difficulties_are_matched_to_examples_by_name_and_missing_ones_are_named():
+    names = list("abcdefgh")
+    answers, b = ANSWERS.set_axis(names), B.set_axis(names)
+    shuffled = curricula.DDaCLAE(b.sample(frac=1, random_state=1), answers)
+    assert shuffled.b.tolist() == B.tolist()
+    some = b[:6].replace(-0.5, np.nan)
+    message = r"3 of 8 examples \['c', 'g', 'h'\] have no difficulty.*leave them out"
+    with pytest.raises(FrameError, match=message):
+        curricula.DDaCLAE(some, answers)
+    with pytest.raises(FrameError, match=message):
+        curricula.CompetenceBased(some, answers, form="linear", full_at=3)
+    with pytest.raises(FrameError, match="an infinite one"):
+        curricula.DDaCLAE(b.replace(-2.0, -np.inf), answers)
+
+
+def test_examples_to_convergence_are_counted_to_the_first_best_epoch():
+    columns = {"epoch": [1, 1, 2, 2, 3, 3], "member": [0, 1] * 3}
+    columns |= {"n_examples": [10, 1, 20, 2, 40, 4]}
+    history = pd.DataFrame(columns | {"development_accuracy": [0.5, 0.6, 0.7, 0.5, 0.7, 0.9]})
+    best = curricula.convergence(history)
+    assert best["epoch"].tolist() == [2, 3] and best["n_examples"].tolist() == [30, 7]
+
+
+def test_random_examples_are_as_many_as_those_of_ddaclae():
+    answers = pd.Series([0, 1] * 100)
+    b = pd.Series(np.linspace(-2, 2, 200))
+    right = np.random.default_rng(0).random((3, 200)) < 0.6
+    makes = curricula.DDaCLAE(b, answers), curricula.RandomExamples(b, answers, seed=1)
+    plans = [curriculum.epoch_callback(1, state_of(right, answers)) for curriculum in makes]
+    assert (plans[0].examples.sum(1) == plans[1].examples.sum(1)).all()
+    assert (plans[0].examples != plans[1].examples).any(1).all()
+    again = makes[1].epoch_callback(2, state_of(right, answers))
+    assert (again.examples != plans[1].examples).any(1).all()
+
+
+def test_curricula_trained_together_give_what_each_gives_alone_by_their_own_abilities(rng):
+    gold = pd.Series(rng.integers(0, 3, 60))
+    inputs = crowds.encode_images(rng.normal(size=(60, 5)) + np.eye(3, 5)[gold])
+    b = pd.Series(rng.normal(size=60))
+
+    def made():
+        reached = curricula.DDaCLAE(b, gold, floor=0.2, balanced=True)
+        return [curricula.Curriculum(gold), reached]
+
+    seeds = crowds.draw_members(2, 3, train_fraction=1.0, label_noise=0.0)
+    options = {"epochs": 4, "batch_size": 8, "learning_rate": 0.05}
+    both, which = made(), np.array([0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"2 curricula, and none at \[2\]"):
+        curricula.together(both, which + 1)
+    options["epoch_callback"] = curricula.together(both, which)
+    crowd = crowds.train("encoder", inputs, gold, members=seeds * 2, **options)
+    history = pd.concat([one.history() for one in both]).set_index(["epoch", "member"])
+    of_engine = crowd.history.set_index(["epoch", "member"])["n_examples"]
+    assert (history["n_examples"] == of_engine.loc[history.index]).all()
+    theta = history["theta"].unstack("member")[[2, 3]]
+    assert (theta.loc[4] > theta.loc[1] + 1).all() and theta.loc[1].nunique() > 1
+    for place, one in enumerate(made()):
+        options["epoch_callback"] = one.epoch_callback
+        alone = crowds.train("encoder", inputs, gold, members=seeds, **options)
+        expected = alone.log_probabilities(inputs)
+        found = crowd.log_probabilities(inputs)[which == place]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        theirs, ours = one.history(), both[place].history()
+        assert ours["n_examples"].tolist() == theirs["n_examples"].tolist()
+        assert (ours["member"] == theirs["member"] + 2 * place).all()
+
+
+def test_abilities_are_those_of_irt_score(rng):
+    b = rng.normal(size=60)
+    correct = rng.random((5, 60)) < rng.random((5, 1))
+    correct[0], correct[1] = True, False
+    responses = pd.DataFrame(correct.astype(float))
+    expected = irt.score(pd.DataFrame({"a": 1.0, "b": b}), responses, "ml")
+    found = curricula.rasch_ability(b, correct)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    assert found["theta"].tolist()[:2] == [np.inf, -np.inf]

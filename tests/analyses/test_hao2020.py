@@ -1,0 +1,167 @@
+"""The paper's analysis on a generated Dundee Corpus: gains are those of two fits by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analyses import hao2020, running_text, word_models
+from psychlm import data, stats
+from psychlm import reading_times as reading
+from psychlm.corpora import reading_times as corpora
+
+N_WORDS = 240
+VOCABULARY = ["sun", "garden", "a", "window", "the", "tree", "understand", "river", "of", "letter"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two texts read by three people, who look longer at longer words, in the original layout."""
+    rng = np.random.default_rng(5)
+    header = "WORD TEXT LINE OLEN WLEN XPOS WNUM FDUR OBLP WDLP LAUN TXFR"
+    for text in ("01", "02"):
+        drawn = rng.choice(VOCABULARY, N_WORDS).tolist()
+        length = np.array([len(word) for word in drawn])
+        words = [
+            f"{word} 1 1 {1 + i // 8} {1 + i % 8} {i + 1} {10 * i} {n} {n} 0 0 0 {i + 1} 1"
+            for i, (word, n) in enumerate(zip(drawn, length, strict=True))
+        ]
+        (tmp_path / f"tx{text}wrdp.dat").write_text("\n".join(words))
+        for person in ("sa", "sb", "sc"):
+            times = enumerate(180 + 8 * length + rng.normal(0, 20, N_WORDS))
+            read = [(i, ms) for i, ms in times if rng.random() < 0.8]
+            rows = [f"{drawn[i]} 1 1 3 3 12 {i + 1} {ms:.0f} 1 1 -99 4" for i, ms in read]
+            (tmp_path / f"{person}{text}ma1p.dat").write_text("\n".join([header, *rows]))
+    return tmp_path
+
+
+def test_the_papers_analysis_of_a_dundee_folder_equals_two_fits_by_hand(folder):
+    counts = {word: 3 * place + 2 for place, word in enumerate(VOCABULARY)}
+    table = hao2020.dundee(folder, ["default"], counts=counts, folds=None)
+    assert table["measure"].tolist() == hao2020.MEASURES
+    corpus = corpora.dundee(folder)
+    frequency = corpora.log_frequency(corpus.words["word"], counts)
+    bits = hao2020.lm.surprisal(corpus.words, hao2020.lm.load("default"))["surprisal_bits"]
+    words = corpus.words.assign(log_frequency=frequency, bits=bits.to_numpy())
+    words = corpora.add_lags(words, ["length_chars", "log_frequency", "bits"])
+    rows = corpora.join(corpus.readings, corpora.exclude(words)[0])
+    baseline = reading.fit(rows, f"gaze_ms ~ {reading.BASELINE}").loglik
+    loglik = reading.fit(rows, f"gaze_ms ~ bits + prev_bits + {reading.BASELINE}").loglik
+    gaze = table.set_index("measure").loc["gaze_ms"]
+    assert gaze["n"] == len(rows)
+    assert gaze["gain"] == pytest.approx(loglik - baseline, abs=1e-3)
+    unique = rows.drop_duplicates(hao2020.KEYS)
+    assert gaze["perplexity"] == pytest.approx(2 ** unique["bits"].mean())
+
+
+def test_a_reading_without_one_of_the_measures_is_left_out(folder):
+    corpus = corpora.dundee(folder)
+    gaze = corpus.readings["gaze_ms"].where(corpus.readings.index > 9)
+    corpus = corpora.Corpus(corpus.words, corpus.readings.assign(gaze_ms=gaze))
+    bits = corpus.words[hao2020.KEYS].assign(model=np.random.default_rng(1).random(2 * N_WORDS))
+    options = {"log_frequency": corpus.words["length_chars"].to_numpy(float), "folds": None}
+    terms = "length_chars + prev_length_chars"
+    both, first = (
+        hao2020.chain(corpus, bits, names, terms, **options)["n"].iloc[0]
+        for names in (["first_fixation_ms", "gaze_ms"], ["first_fixation_ms"])
+    )
+    assert 0 < first - both <= 10
+
+
+@pytest.mark.needs_share
+def test_stored_surprisals_are_those_of_an_n_gram_trained_again():
+    corpus = running_text.read(["Penn Treebank"], 10**9, seed=2020)["Penn Treebank"]
+    (model,) = word_models.models_of(corpus, [2])
+    stored = data.facts("hao2020/models").set_index("model")
+    assert model.perplexity == pytest.approx(stored["test_perplexity"][model.key], rel=1e-6)
+    sentences = corpora.ucl_sentences().query("text_id in ['1', '2', '3']")
+    again = model.surprisal(sentences)["surprisal_bits"].to_numpy()
+    facts = data.facts("hao2020/surprisals_ucl2023").merge(sentences[hao2020.KEYS])
+    np.testing.assert_allclose(again, facts[model.key], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return hao2020.stored_models()
+
+
+def test_stored_models_have_the_pnc_of_their_words_and_the_gains_of_the_chain(models):
+    assert len(models) == 23
+    norms = corpora.ucl_norms()
+    bare = norms[norms["bare"]]
+    gpt2 = np.corrcoef(bare["GPT-2"], bare["cloze_surprisal_bits"])[0, 1]
+    assert models.loc["GPT-2", "pnc"] == pytest.approx(gpt2)
+    assert models["cluster"].nunique() == 4
+    bits = data.facts("models/surprisal_ucl2023")[[*hao2020.KEYS, "default"]]
+    gains = hao2020.chain(
+        corpora.ucl(), bits, ["gaze_ms"], hao2020.MEAN_BASELINE, folds=5, rng=2020
+    )
+    alone = 1000 * gains["heldout_gain"].iloc[0]
+    assert models.loc["default", "gaze_ms"] == pytest.approx(alone, abs=1e-6)
+
+
+def test_relations_between_and_within_clusters_are_those_of_dummy_coding(models):
+    relations = hao2020.pnc_relations(models).set_index(["measure", "over"])
+    gaze = models["gaze_ms"]
+    pooled = stats.correlation(models["pnc"], gaze, method="pearson")
+    row = relations.loc["gaze_ms", "all"]
+    assert row[["r", "low", "high"]].tolist() == pytest.approx([pooled.r, pooled.low, pooled.high])
+    # within clusters: the partial correlation given an indicator of each cluster
+    dummies = np.array(pd.get_dummies(models["cluster"]), float)
+    left = [y - dummies @ np.linalg.lstsq(dummies, y, rcond=None)[0] for y in (models["pnc"], gaze)]
+    within = relations.loc["gaze_ms", "within clusters"]
+    assert within["r"] == pytest.approx(np.corrcoef(left)[0, 1])
+    assert within["n"] == len(models) - 3
+    assert relations.loc["gaze_ms", "between clusters"]["n"] == 4
+
+
+@pytest.mark.parametrize(
+    ("pooled", "able", "half", "outcome", "says"),
+    [
+        ([0.9] * 5, [0.4, -0.6, 0.1, 0.2, 0.3], 0.3, "partly", "depends on the measure"),
+        ([0.9] * 5, [0.4, -0.1, 0.1, 0.2, 0.3], 0.3, "partly", "on some measures only"),
+        ([0.9] * 5, [0.4, -0.6, 0.1, 0.2, 0.3], 0.6, "partly", "on no measure"),
+        ([0.9] * 5, [-0.4, -0.6, -0.1, -0.2, -0.3], 0.3, "partly", "on no measure"),
+        ([0.9] * 5, [0.4, 0.6, 0.3, 0.4, 0.3], 0.2, "reproduced", "on every measure"),
+        ([0.9] * 5, [0.4, 0.6, 0.3, 0.4, 0.3], 0.35, "partly", "on some measures only"),
+        ([0.9, 0.1, 0.2, 0.3, 0.4], [0.4] * 5, 0.2, "partly", "not rise"),
+        ([0.9, -0.1, 0.2, 0.3, 0.4], [0.4] * 5, 0.2, "not", "not rise"),
+    ],
+)
+def test_the_verdict_follows_the_intervals(pooled, able, half, outcome, says):
+    sets = {"all": (pooled, 23), f"PNC above {hao2020.WORTHLESS_PNC}": (able, 18)}
+    rows = [
+        {"measure": measure, "over": over, "r": r, "low": r - half, "high": r + half, "n": n}
+        for over, (values, n) in sets.items()
+        for measure, r in zip(hao2020.UCL_MEASURES, values, strict=True)
+    ]
+    told = hao2020.pnc_verdict(pd.DataFrame(rows))
+    assert told["outcome"] == outcome and says in told["sentence"]
+    beginning = f"Over 23 models r of PNC and gain is {min(pooled):.2f}"
+    assert told["support"].startswith(beginning.replace("-", "−"))
+    assert len(told["sentence"].split()) <= 15 and len(told["support"].split()) <= 40
+
+
+def test_the_stored_lstm_is_below_the_5_gram_on_the_treebank_as_in_the_paper():
+    stored = data.facts("hao2020/models").set_index("model")["test_perplexity"]
+    assert stored["penn_treebank.lstm-200"] < stored["penn_treebank.5-gram"]
+    printed = data.published("hao2020.table1").query("dataset == 'Penn Treebank'")
+    printed = printed.set_index("model")["perplexity"]
+    assert printed["LSTM-200"] < printed["5-Gram"]
+    curve = data.facts("hao2020/curves")["validation_perplexity"]
+    assert curve.iloc[-1] == pytest.approx(curve.min(), rel=0.005)  # it levelled off
+
+
+def test_the_printed_table_2_shows_what_the_papers_text_says_of_it():
+    table = data.published("hao2020.table2").set_index("model")
+    gains = table[hao2020.MEASURES]
+    of_kind = table.groupby(["dataset", "family"])[hao2020.MEASURES].mean()
+    lstm, transformer = (of_kind.xs(kind, level="family") for kind in ("LSTM", "Transformer"))
+    large = gains[(table["dataset"] == "LM1B") & (table.index != "2-Gram")]
+    assert (gains.assign(pnc=table["pnc"]).idxmax() == "GPT-2").all()
+    assert table["pnc"].idxmin() == "XLM"
+    assert table["perplexity"].idxmax() == "XLNet"
+    named = gains[table["family"] == "pre-trained"]
+    assert {named[measure].nlargest(2).index[1] for measure in named} == {"XLNet"}
+    assert (lstm > transformer).loc["Penn Treebank"].all()
+    assert (lstm < transformer).loc["WikiText-2"].all()
+    assert (large > named.loc["Transformer-XL"]).all(axis=None)

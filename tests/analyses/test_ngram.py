@@ -1,0 +1,96 @@
+"""N-gram models against KenLM's ``lmplz``, and sums over a closed vocabulary."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyses import ngram
+from analyses import running_text as text
+from psychlm.frames import FrameError
+from psychlm.lm import words_of
+from psychlm.lm.tokens import sum_over_words, word_level_tokens
+
+LMPLZ = json.loads((Path(__file__).parents[1] / "reference" / "lmplz.json").read_text())
+SMALL = [line.split() for line in LMPLZ["small"]["train"]]
+GENERATED = st.lists(st.lists(st.sampled_from("abcdef"), max_size=6), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", ["large", "small"])
+def test_surprisals_and_perplexities_equal_those_of_lmplz(size: str, order: int) -> None:
+    train, test = ([line.split() for line in LMPLZ[size][part]] for part in ("train", "test"))
+    expected = -np.log2(10) * np.array(LMPLZ[size]["log10"][str(order)])
+    model = ngram.train(train, order)
+    bits, unknown = model.token_scores(test)
+    np.testing.assert_allclose(bits, expected, atol=4e-6)  # lmplz computes in single precision
+    assert model.perplexity(test) == pytest.approx(2 ** expected.mean(), rel=1e-6)
+    words = {word for sentence in train for word in sentence}
+    is_new = [[word not in words for word in sentence] + [False] for sentence in test]
+    assert unknown.tolist() == sum(is_new, [])
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=GENERATED, order=st.integers(2, 4), context=st.lists(st.sampled_from("abcxyz")))
+def test_probabilities_of_all_words_sum_to_one_after_any_context(
+    text: list[list[str]], order: int, context: list[str]
+) -> None:
+    model = ngram.train(text, order)
+    words = sorted({word for sentence in text for word in sentence})
+    after = [model.token_scores([[*context, word]])[0][len(context)] for word in [*words, "new"]]
+    end = model.token_scores([context])[0][-1]
+    assert np.exp2(-np.array([*after, end])).sum() == pytest.approx(1, abs=1e-9)
+
+
+def test_word_surprisals_are_sums_over_tokens_and_begin_anew_with_a_sentence() -> None:
+    model = ngram.train([line.split() for line in LMPLZ["large"]["train"]], 3)
+    words = words_of({"a": "w1 w2, w1 w2,"}).assign(sentence_id=[1, 1, 2, 2])
+    scored = model.surprisal(words.iloc[[3, 1, 0, 2]]).sort_values("word_id")
+    bits, unknown = model.token_scores([["w1", "w2", ","]])
+    expected = [bits[0], bits[1] + bits[2]]
+    np.testing.assert_allclose(scored["surprisal_bits"], expected * 2)
+    assert scored["n_tokens"].tolist() == [1, 2, 1, 2]
+    assert scored["n_unknown"].tolist() == [0, unknown[2], 0, unknown[2]]
+
+
+def test_the_texts_own_unk_is_a_word_and_stands_for_all_that_is_unknown() -> None:
+    model = ngram.train([["the", "<unk>", "sat"], *SMALL], 2)
+    bits, unknown = model.token_scores([["the", "<unk>", "sat"]])
+    other, also = model.token_scores([["the", "zebra", "sat"]])
+    np.testing.assert_array_equal(bits, other)
+    assert unknown.tolist() == also.tolist() == [False, True, False, False]
+    # as a word like any other: the text in which it is written otherwise gives the same
+    renamed = ngram.train([["the", "rare", "sat"], *SMALL], 2)
+    np.testing.assert_allclose(renamed.token_scores([["the", "rare", "sat"]])[0], bits)
+
+
+def test_what_cannot_be_trained_on_is_refused() -> None:
+    with pytest.raises(ValueError, match="<s> or </s>"):
+        ngram.train([["<s>", "a"]], 2)
+    with pytest.raises(ValueError, match="order is 0"):
+        ngram.train([["a"]], 0)
+    with pytest.raises(ValueError, match="no sentence"):
+        ngram.train([["a"]], 2).perplexity([])
+    with pytest.raises(ValueError, match="no sentence"):
+        ngram.train([], 2)
+
+
+def test_unigram_log_probabilities_are_smoothed_counts() -> None:
+    counted = text.counts([["the", "cat", ",", "the"], ["dog", "don't"]])
+    words = pd.Series(["The", "the", "cat,", "unseen", "--", "dog-the", "don’t"])
+    total = 6 + 5 + 1
+    expected = np.log(np.array([1, 3, 2, 1, np.nan, 1, 2]) / total)
+    np.testing.assert_allclose(text.unigram_log_probability(words, counted), expected)
+
+
+def test_words_without_any_token_have_no_surprisal_and_texts_of_nothing_else_are_refused() -> None:
+    tokens = word_level_tokens(words := words_of({"a": "well -- then"}), text.ptb)
+    scored = sum_over_words(words, tokens, np.array([1.0, 2.0]), np.array([False, True]))
+    np.testing.assert_array_equal(scored["surprisal_bits"], [1.0, np.nan, 2.0])
+    assert scored["n_unknown"].tolist() == [0, 0, 1]
+    with pytest.raises(FrameError, match="no word has a token"):
+        word_level_tokens(words_of({"a": "-- --"}), text.ptb)

@@ -1,0 +1,281 @@
+"""Prior bias and choice paralysis: exact where possible, and right about responders of known bias.
+
+References: scipy binomtest and chisquare, scikit-learn calibration_curve;
+a loop over all permutations; and the parameters with which responders were simulated."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+from sklearn.calibration import calibration_curve
+
+import psychlm
+from analyses import shen2022
+from psychlm import lm, simulate
+from psychlm.frames import FrameError
+from psychlm.probes import confusion
+
+FAST = {"n_boot": 4}  # where the interval is not looked at
+N_SEEDS = 80
+
+
+def bank_of(n_items, n_choices=3, seed=0):
+    """Build items whose choices differ in length and in the frequency of their words."""
+    rng = np.random.default_rng(seed)
+    words = np.array([f"w{i}" for i in range(300)])
+    usual = rng.dirichlet(np.full(300, 0.3))
+    texts = [
+        " ".join(rng.choice(words, rng.integers(2, 12), p=usual)) + f" {i}"
+        for i in range(n_items * n_choices)
+    ]
+    frame = pd.DataFrame({"item_id": [f"q{i}" for i in range(n_items)]})
+    frame["prompt"] = [f"prompt {i}" for i in range(n_items)]
+    frame["choices"] = np.reshape(texts, (n_items, n_choices)).tolist()
+    return frame.assign(answer=rng.integers(n_choices, size=n_items))
+
+
+def first(scores):
+    """Return the first choice as the answer of every item."""
+    return pd.Series(0, index=scores.index)
+
+
+def presented(items, responder, n=3, **options):
+    """Present items with wrong questions, shuffled, and let a responder answer each time; return
+    the perturbed items, and the scores in the order of the source."""
+    probes = [
+        confusion.perturb(items, "wrong-question", seed=seed, shuffle=True) for seed in range(n)
+    ]
+    return [(p, confusion.in_source_order(responder(p, **options), p)) for p in probes]
+
+
+def at_nominal(p_values, level=0.05):
+    """Whether as many p-values are below the level as chance has in 998 of 1,000 test runs."""
+    alarms = (np.asarray(p_values) <= level).sum()
+    least, most = scipy_stats.binom.ppf([0.0005, 0.999], len(p_values), level)
+    return least <= alarms <= most
+
+
+def test_the_chance_test_is_the_binomial_test_where_items_have_equal_numbers_of_choices(rng):
+    for n_choices, n in ((2, 40), (4, 75)):
+        scores = pd.DataFrame(rng.normal(size=(n, n_choices)))
+        scores.iloc[:, 0] += 0.4
+        found = shen2022.against_chance(scores, first(scores))
+        k = int((scores.to_numpy().argmax(axis=1) == 0).sum())
+        assert found.p == pytest.approx(scipy_stats.binomtest(k, n, 1 / n_choices).pvalue)
+        expected = scipy_stats.chisquare([k, n - k], [n / n_choices, n - n / n_choices])
+        assert found.p_chi2 == pytest.approx(expected.pvalue)
+        assert (found.rate, found.chance, found.n_items) == (k / n, 1 / n_choices, n)
+
+
+def test_with_unequal_numbers_of_choices_the_exact_test_is_that_of_all_outcomes(rng):
+    sizes = np.array([2, 2, 3, 4, 5, 5, 5])
+    scores = pd.DataFrame(rng.normal(size=(7, 5))).where(np.arange(5) < sizes[:, None])
+    n_picked = (np.nanargmax(scores.to_numpy(), axis=1) == 1).sum()
+    pmf = np.zeros(8)
+    for outcome in product((0, 1), repeat=7):  # every pattern of picks with its probability
+        pmf[sum(outcome)] += np.prod(np.where(outcome, 1 / sizes, 1 - 1 / sizes))
+    found = shen2022.against_chance(scores, first(scores) + 1)
+    assert found.p == pytest.approx(pmf[pmf <= pmf[n_picked] * (1 + 1e-9)].sum())
+    assert found.chance == pytest.approx(np.mean(1 / sizes))
+
+
+def test_ties_are_left_out_of_the_chance_test():
+    scores = pd.DataFrame([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    found = shen2022.against_chance(scores, first(scores))
+    assert (found.n_items, found.rate) == (2, 1.0)
+    nothing = shen2022.against_chance(scores.iloc[:1], first(scores))
+    assert nothing.n_items == 0 and np.isnan(nothing.p)
+
+
+def test_spread_is_the_standard_deviation_of_the_confidences(rng):
+    scores = pd.DataFrame(rng.normal(size=(6, 4)))
+    scores.iloc[:3, 3] = np.nan
+    found = confusion.prior_bias(scores, rng=rng, **FAST)
+    spread = lm.confidences(scores).std(axis=1, ddof=0)
+    assert found.instances["spread"].tolist() == pytest.approx(spread.tolist())
+    assert found.spread.estimate == pytest.approx(spread.mean())
+    certain = confusion.prior_bias(pd.DataFrame([[0.0, -500.0, -500.0]] * 2), rng=rng, **FAST)
+    assert certain.relative_spread.estimate == pytest.approx(1)
+    assert np.isnan(found.p) and found.lasting_share is None
+
+
+def test_the_permutation_p_value_is_that_of_all_permutations(rng):
+    first, second = (pd.DataFrame(rng.normal(size=(3, 3))) for _ in range(2))
+    found = confusion.prior_bias(first, second, rng=rng, n_permutations=4000, **FAST)
+    c, d = (lm.confidences(frame).to_numpy() - 1 / 3 for frame in (first, second))
+    orders = product(permutations(range(3)), repeat=3)
+    drawn = np.array([(c * np.take_along_axis(d, np.array(way), 1)).sum() for way in orders])
+    exact = (drawn >= (c * d).sum() - 1e-12).mean()
+    assert found.p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 4000))
+    lasting = found.instances["lasting_variance"].to_numpy()
+    assert lasting == pytest.approx((c * d).sum(axis=1) / 3)
+
+
+def test_the_random_responder_has_no_prior_bias_at_the_nominal_level_over_many_seeds():
+    items = bank_of(40)
+    p = []
+    for seed in range(N_SEEDS):
+        rng = np.random.default_rng(seed)
+        scores = [simulate.random_responder(items, rng=rng, spread=2) for _ in range(2)]
+        p.append(confusion.prior_bias(*scores, rng=rng, n_permutations=99, **FAST).p)
+    assert at_nominal(p) and scipy_stats.kstest(p, "uniform").pvalue > 0.001
+
+
+def test_the_length_biased_responder_is_found_out(rng):
+    items = bank_of(150)
+    answered = presented(items, simulate.length_biased_responder, rng=rng, nats_per_sd=1.0)
+    scores = [each for _, each in answered]
+    found = confusion.prior_bias(*scores, rng=rng, n_permutations=199, n_boot=200)
+    assert found.p == 1 / 200 and found.lasting_share.low > 0.1
+
+
+def test_lasting_share_is_one_for_a_responder_that_does_not_read_the_question(rng):
+    scores = pd.DataFrame(rng.normal(size=(30, 3)))
+    found = confusion.prior_bias(scores, scores, scores, rng=rng, n_permutations=99, **FAST)
+    assert found.lasting_share.estimate == pytest.approx(1) and found.p == 0.01
+    even = confusion.prior_bias(scores * 0, scores * 0, rng=rng, n_permutations=9, **FAST)
+    assert even.p == 1 and even.lasting_share is None and even.spread.estimate == 0
+
+
+def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
+    items = bank_of(250)
+    appeal = dict(zip(items["choices"].explode(), rng.normal(0, 0.7, 750), strict=True))
+
+    def responder(probe):
+        length = np.array([[len(text) for text in row] for row in probe["choices"]])
+        own = np.array([[appeal[text] for text in row] for row in probe["choices"]])
+        noise = rng.normal(0, 1.2, size=(250, 3)) + rng.normal(size=(250, 1))
+        values = -0.4 * np.arange(3) + 0.05 * length + own + noise
+        return pd.DataFrame(values, index=probe["item_id"])
+
+    found = shen2022.bias_decomposition(presented(items, responder, n=4))
+    table = found.coefficients.div(found.coefficients["sd"], axis=0)
+    truth = pd.Series({"place": -0.4, "length_chars": 0.05, "log_frequency": 0.0})
+    assert found.converged and ((table["nats_per_sd"] - truth).abs() < 3.5 * table["se"]).all()
+    assert found.choice_sd == pytest.approx(0.7, abs=0.12)
+    assert found.noise_sd == pytest.approx(1.2, abs=0.06)
+    assert found.shares.sum() == pytest.approx(1)
+    assert found.shares["length_chars"] > found.shares["log_frequency"]
+
+
+def test_presentations_that_tell_nothing_are_refused(rng):
+    items = bank_of(20)
+    answered = presented(items, simulate.random_responder, rng=rng)
+    (probe, scores), _, _ = answered
+    added = confusion.perturb(items, "more-choices")
+    added = added, confusion.in_source_order(simulate.random_responder(added, rng=rng), added)
+    still = [confusion.perturb(items, "wrong-question", seed=seed) for seed in (0, 1)]
+    # choices of one letter have one length
+    short = items.assign(choices=[[f"{i:02d}a", f"{i:02d}b", f"{i:02d}c"] for i in range(20)])
+    for presentations, message in (
+        (answered[:1], "one presentation cannot tell"),
+        ([answered[0], added], "differ in their items or choices"),
+        ([answered[0], (probe, scores.iloc[1:])], "have no scores"),
+        ([(probe, scores) for probe in still], "does not read the question"),
+        (presented(short, simulate.random_responder, rng=rng), "'length_chars'.* do not vary"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            shen2022.bias_decomposition(presentations)
+    for frames, message in (((scores, scores.iloc[::-1]), "in_source_order"), ((), "one present")):
+        with pytest.raises(FrameError, match=message):
+            confusion.prior_bias(*frames, rng=rng)
+    for after, message in ((scores.iloc[::-1], "another order"), (scores, "no more choices after")):
+        with pytest.raises(FrameError, match=message):
+            confusion.choice_paralysis(scores, {1: after}, first(scores), rng=rng)
+    with pytest.raises(FrameError, match="one length"):
+        simulate.length_biased_responder(items.assign(choices=[["aa", "bb", "cc"]] * 20), rng=rng)
+
+
+def test_features_are_place_length_and_mean_log_count():
+    items = pd.DataFrame({"item_id": ["a"], "prompt": ["The dog"], "answer": [0]})
+    items = items.assign(choices=[["the the", "Dog!", "..."]])
+    found = shen2022.choice_features(items)
+    assert found["place"].tolist() == [0, 1, 2] and found["length_chars"].tolist() == [7, 4, 3]
+    assert found["log_frequency"].tolist() == pytest.approx([np.log10(4), np.log10(3), 0])
+
+
+def more(items, responder, n_extra, **options):
+    probe = confusion.perturb(items, "more-choices", n_extra=n_extra, seed=1)
+    return confusion.in_source_order(responder(probe, **options), probe)
+
+
+def test_a_model_that_scores_each_choice_by_itself_has_arithmetic_only(rng):
+    before = pd.DataFrame(rng.normal(size=(50, 3)))
+    added = pd.DataFrame(rng.normal(size=(50, 2)) + 7, columns=[3, 4])
+    after = pd.concat([before + 7, added], axis=1)
+    found = confusion.choice_paralysis(before, {2: after}, first(before), rng=rng, n_boot=50).loc[2]
+    assert found["own"] == pytest.approx(0) and found["p_own"] == 1
+    assert found["drop"] == pytest.approx(found["renormalisation"]) and found["p"] < 1e-6
+    c, d = lm.confidences(before)[0], lm.confidences(after)[0]
+    assert found["effect"] == pytest.approx((c - d).mean() / (c - d).std())
+    assert found["p"] == pytest.approx(scipy_stats.wilcoxon(c, d).pvalue)
+    # Added choices that draw as much as the others: the drop of equal draw.
+    before = pd.DataFrame([[2.0, 0.0, 0.0]] * 3)
+    after = {2: pd.DataFrame([[2.0, 0.0, 0.0, 0.0, 0.0]] * 3)}
+    found = confusion.choice_paralysis(before, after, first(before), rng=rng, **FAST)
+    assert found["equal_draw"][2] == pytest.approx(found["drop"][2])
+
+
+def test_a_planted_paralysis_is_found_and_the_random_responder_shows_none_at_the_nominal_level(rng):
+    items = bank_of(60)
+    p = []
+    for seed in range(N_SEEDS // 2):
+        own = np.random.default_rng(seed)
+        before = simulate.random_responder(items, rng=own)
+        after = {2: more(items, simulate.random_responder, 2, rng=own)}
+        p.append(confusion.choice_paralysis(before, after, items, rng=own, **FAST)["p_own"][2])
+    assert at_nominal(p)
+    before, after = (simulate.random_responder(items, rng=rng, spread=0.5) for _ in range(2))
+    before[0] += 2.0
+    after[0] += 1.0  # half of the lead is lost
+    after[3] = -1.0
+    found = confusion.choice_paralysis(before, {1: after}, first(before), rng=rng, n_boot=200).loc[
+        1
+    ]
+    assert found["own_low"] > 0 and found["p_own"] < 1e-4 and found["own_effect"] > 0.5
+
+
+def test_paralysis_grows_with_the_number_of_choices_and_holm_counts_the_numbers(rng):
+    items = bank_of(100)
+    before = simulate.random_responder(items, rng=rng)
+    after = {
+        number: more(items, simulate.random_responder, number, rng=rng) for number in (1, 2, 4)
+    }
+    table = confusion.choice_paralysis(before, after, items, rng=rng, n_boot=50)
+    assert table["drop"].is_monotonic_increasing and table.index.tolist() == [1, 2, 4]
+    assert table["after"].tolist() == pytest.approx([1 / 4, 1 / 5, 1 / 7], abs=0.05)
+    ordered = table["p"].sort_values()
+    assert table.loc[ordered.index[0], "p_holm"] == pytest.approx(min(1, 3 * ordered.iloc[0]))
+
+
+def test_expected_calibration_error_is_that_of_scikit_learns_curve(rng):
+    scores, answer = pd.DataFrame(2 * rng.normal(size=(500, 4))), pd.Series(rng.integers(0, 4, 500))
+    found = confusion.calibration(scores, answer, rng=rng, n_boot=200)
+    sure = lm.confidences(scores).max(axis=1).to_numpy()
+    right = (scores.to_numpy().argmax(axis=1) == answer).astype(int)
+    accuracy, stated = calibration_curve(right, sure, n_bins=10)
+    n = np.histogram(sure, np.linspace(0, 1, 11))[0]
+    assert found.estimate == pytest.approx((n[n > 0] / 500 * np.abs(accuracy - stated)).sum())
+    assert found.low < found.estimate < found.high
+
+
+def test_results_stand_side_by_side_with_holms_correction(rng):
+    items = bank_of(60)
+    answered = [s for _, s in presented(items, simulate.length_biased_responder, rng=rng)]
+    before = simulate.random_responder(items, rng=rng)
+    grades = lm.grade(first(before), before), lm.grade(items, before)
+    results = {
+        ("a", "chance"): shen2022.against_chance(before, items),
+        ("a", "bias"): confusion.prior_bias(*answered, rng=rng, n_permutations=99, n_boot=50),
+        ("a", "one"): confusion.prior_bias(answered[0], rng=rng, n_boot=50),
+        ("b", "grades"): psychlm.compare(*grades, n_permutations=0),
+    }
+    table = shen2022.by_benchmark(results, ["benchmark", "probe"])
+    assert table.index.names == ["benchmark", "probe"] and len(table) == 4
+    tested = table.drop(("a", "one"))
+    assert tested["estimate"].between(tested["low"], tested["high"]).all()
+    assert (tested["p_holm"] >= tested["p"]).all() and np.isnan(table.loc[("a", "one"), "p_holm"])
+    assert tested["p_holm"].min() == pytest.approx(min(1, 3 * tested["p"].min()))
+    assert table.loc[("a", "chance"), "null"] == pytest.approx(1 / 3)
