@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, report, site
-from psychlm.site import bundles
 
 # names of benchmarks that measure another program, or work that no program could leave out
 PEERS = re.compile("limit|mirt|girth|minicons|harness|pygam_|bam_|lme4_")
@@ -59,24 +58,20 @@ def verdicts(reports: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def verdict_table(
-    by_notebook: dict[str, dict[str, str]], papers: dict[str, dict[str, str]] | None = None
-) -> str:
-    """Return a table of the notebooks' verdicts, beside those of runs with the papers' models.
+def verdict_table(by_notebook: dict[str, dict[str, str]]) -> str:
+    """Return a table of the notebooks' verdicts.
 
     >>> parts = {"sentence": "Yes.", "support": "r = 0.5.", "outcome": "partly"}
     >>> print(verdict_table({"10_a": parts | {"rests_on": "people"}}))
-    | notebook | verdict | in numbers | outcome | with the paper's models | rests on |
-    | --- | --- | --- | --- | --- | --- |
-    | `10_a` | Yes. | r = 0.5. | partly |  | people |
+    | notebook | verdict | in numbers | outcome | rests on |
+    | --- | --- | --- | --- | --- |
+    | `10_a` | Yes. | r = 0.5. | partly | people |
     """
-    lines = ["| notebook | verdict | in numbers | outcome | with the paper's models | rests on |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| notebook | verdict | in numbers | outcome | rests on |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
     for notebook, verdict in by_notebook.items():
         outcome = f"{verdict['outcome']} {verdict.get('models') or ''}"
-        run = (papers or {}).get(notebook)
-        with_papers = f"{run['outcome']}: {run['sentence']}" if run else ""
-        texts = [verdict["sentence"], verdict["support"], outcome, with_papers, verdict["rests_on"]]
+        texts = [verdict["sentence"], verdict["support"], outcome, verdict["rests_on"]]
         cells = [" ".join(text.replace("|", "\\|").split()) for text in texts]
         lines.append(f"| `{notebook}` | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -120,8 +115,7 @@ def results(reports: Path) -> str:
     cells = site.printed_cells(site.gather_numbers(reports))
     parts = cells["key"].str.split(".")
     cells = cells.assign(source=parts.str[0], part=parts.str[1].fillna(""))
-    papers = {notebook: run["verdict"] for notebook, run in bundles.merged_runs().items()}
-    lines = ["## What the notebooks find", "", verdict_table(verdicts(reports), papers), ""]
+    lines = ["## What the notebooks find", "", verdict_table(verdicts(reports)), ""]
     seeds = pd.read_csv(Path(__file__).parents[1] / "data" / "facts" / "verdicts_by_seed.csv")
     lines += ["## The same under other seeds", "", seed_table(seeds), ""]
     for column, rows in cells.groupby("column")[list(cells)]:

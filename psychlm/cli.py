@@ -17,7 +17,7 @@ import click
 from psychlm import __version__, data
 from psychlm.cli_adapt import adapt
 from psychlm.cli_card import card
-from psychlm.cli_notebooks import new, plan, report, run
+from psychlm.cli_notebooks import new, run
 from psychlm.cli_probes import probes
 from psychlm.terminal import (
     FILE,
@@ -88,7 +88,7 @@ def main() -> None:
     """Do language models find difficult what people find difficult?"""
 
 
-for command in (run, plan, report, new, card, adapt, probes):
+for command in (run, new, card, adapt, probes):
     main.add_command(command)
 
 

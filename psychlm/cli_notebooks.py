@@ -1,24 +1,14 @@
-"""``psychlm run``, ``plan``, ``report`` and ``new``: the notebooks of the collection."""
+"""``psychlm run`` and ``new``: the notebooks of the collection."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
 from psychlm import data
-from psychlm.terminal import (
-    FILE,
-    PATH,
-    UNPRINTABLE,
-    check_out,
-    choice_option,
-    from_here,
-    print_table,
-    say,
-)
+from psychlm.terminal import UNPRINTABLE, choice_option, from_here, say
 
 LONGEST_TITLE = 100  # characters; file systems take names of 255 bytes
 
@@ -58,61 +48,6 @@ def run(notebooks: tuple[str, ...], **options: Any) -> None:
 
     outcomes = site.run(notebooks, **options)
     sys.exit(1 if any(outcome.status == "failed" for outcome in outcomes) else 0)
-
-
-@click.command()
-@click.argument("notebooks", nargs=-1)
-@choice_option("--profile", "smoke quick full paper", "paper", "Whose models and sizes.")
-@choice_option("--gpu", "T4 V100 A100 H100", None, "Hours on this GPU, not here.", needed=False)
-@parameter_option
-def plan(notebooks: tuple[str, ...], gpu: str | None, **options: Any) -> None:
-    """Show what a run would take: models, data, gigabytes, memory, hours; nothing is fetched.
-
-    Exit status 1 if something cannot work: a model that cannot be opened or does not fit, a package
-    that is not installed, data without an address, a disk that is too small.
-    """
-    from psychlm import device
-    from psychlm.site import plan as planned
-
-    if gpu:
-        teraflops, memory = planned.facts("gpus").loc[gpu, ["teraflops", "memory_gb"]]
-        where = f"a GPU {gpu} ({teraflops} TFLOP/s at most)"
-    else:
-        teraflops, memory = device.measured_teraflops(), None
-        where = f"this machine ({teraflops:.2f} TFLOP/s measured)"
-    needs = planned.plan(notebooks, teraflops=teraflops, gpu_memory_gb=memory, **options)
-    print_table(*planned.table(needs))
-    total, *models = planned.summary(needs)
-    say(f"\n{total}; computed times are those of the hub's models, on {where}.")
-    notes = needs.loc[needs["note"] != "", "note"].drop_duplicates()
-    for line in [*models, *("note: " + notes)]:
-        say(line)
-    problems = needs[needs["problem"] != ""]
-    problems = [*(problems["notebook"] + ": " + problems["problem"]), *planned.lacks_disk(needs)]
-    for problem in problems:
-        say(f"cannot work: {problem}", err=True)
-    sys.exit(1 if problems else 0)
-
-
-@click.command()
-@click.option("--bundle", type=FILE, help="Write the reports of the profile paper: a zip file.")
-@click.option("--merge", type=PATH, help="Check such a file of another machine, and keep its runs.")
-def report(bundle: Path | None, merge: Path | None) -> None:
-    """Send the numbers of a run with the papers' models, or take those of another machine.
-
-    A bundle holds numbers, versions and hardware, no weights and no texts. Merged runs fill a
-    column of docs/results.md (`make results`); a run of other code, data or parameters is refused.
-    """
-    from psychlm.site import bundles
-
-    if bundle is not None and merge is None:
-        check_out(bundle, suffixes=(".zip",))
-        say(f"{bundle}: {', '.join(bundles.pack(bundle))}")
-    elif merge is not None and bundle is None:
-        names = ", ".join(bundles.merge(merge))
-        say(f"{bundles.folder()}: {names}; `make results` shows them in docs/results.md")
-    else:
-        raise click.BadParameter("name one of --bundle FILE.zip and --merge FILE.zip")
 
 
 @click.command()

@@ -136,21 +136,6 @@ def used_gpus() -> str:
     )
 
 
-def measured_teraflops(device: Device = "auto", *, size: int = 2048) -> float:
-    """Return the speed of products of two matrices, in 10^12 operations per second.
-
-    On a GPU in bfloat16, as models are trained there, elsewhere in float32; it takes a second.
-    """
-    import torch
-    from torch.utils.benchmark import Timer
-
-    where = torch_device(device)
-    kind = torch.bfloat16 if where.type == "cuda" else torch.float32
-    matrix = torch.ones(size, size, dtype=kind, device=where)
-    timed = Timer("a @ a", globals={"a": matrix}, num_threads=torch.get_num_threads())
-    return 2 * size**3 / timed.blocked_autorange(min_run_time=0.3).median / 1e12
-
-
 def float_type(device: torch.device) -> torch.dtype:
     """Return the most precise floating-point type of a device: float32 on MPS, else float64."""
     import torch

@@ -12,7 +12,6 @@ from tiny_questions import questions
 
 from psychlm import lm
 from psychlm.lm import _choice_scores
-from psychlm.site.plan import is_fetched
 
 
 @pytest.mark.usefixtures("one_thread", "own_cache")
@@ -63,19 +62,13 @@ def test_a_killed_download_of_a_model_goes_on_and_is_not_taken_for_the_model(tmp
         with monkeypatch.context() as patch:
             patch.setattr(file_download, "http_get", broken_off)
             run_until_killed(lambda: lm.load(name))
-        assert sent[0] == "config.json" and not is_fetched(name)
+        assert sent[0] == "config.json"
         whole = lm.load(name)
         assert sent.count("config.json") == sent.count("model.safetensors") == 1
     # Without a network: the model is found by its name, and not where only a part of it is here.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert is_fetched(name) and lm.load(name).revision == whole.revision
+    assert lm.load(name).revision == whole.revision
     (snapshot,) = (tmp_path / "hub").glob("models--*/snapshots/*")
     (snapshot / "model.safetensors").unlink()
     with pytest.raises(lm.ModelError, match="lab/toy"):
         lm.load(name)
-    index = '{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'
-    (snapshot / "model.safetensors.index.json").write_text(index)
-    for number in (1, 2):
-        assert not is_fetched(name)
-        (snapshot / f"model-{number}.safetensors").write_text("")
-    assert is_fetched(name)

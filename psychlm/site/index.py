@@ -67,12 +67,12 @@ def read_report(file: Path) -> dict[str, Any] | None:
         return broken | {"provenance": {}, "error": {"message": message}}
 
 
-def known_seconds(notebook: Notebook, profile: str, reports: Path) -> tuple[float, str]:
+def known_seconds(notebook: Notebook, profile: str, reports: Path) -> float:
     """Return what a notebook's last run of a profile took, or what its first cell states."""
     last = read_report(reports / f"{notebook.name}.json") or {}
     if (last.get("status"), last.get("profile")) == ("complete", profile):
-        return float(last["seconds"]), "last run"
-    return notebook.seconds, "stated" if notebook.seconds else ""
+        return float(last["seconds"])
+    return notebook.seconds
 
 
 def exact(value: Any) -> Decimal | None:

@@ -196,7 +196,7 @@ class Runner:
 
     def place(self, notebook: Notebook) -> tuple[bool, float]:
         """Return the key of the order to start in: those of FIRST, then the longest first."""
-        seconds, _ = index.known_seconds(notebook, self.profile, self.reports)
+        seconds = index.known_seconds(notebook, self.profile, self.reports)
         return notebook.number not in FIRST, -seconds
 
     def serve_kernels(self) -> subprocess.Popen[bytes]:
