@@ -180,6 +180,21 @@ class _Log:
         return pd.concat(self.tables, ignore_index=True)
 
 
+def guessing_tests(items: pd.DataFrame) -> pd.DataFrame:
+    """Test whether each item of a 3PL has a guessing parameter above 0 (Lalor 2020, section 7.2.4).
+
+    Return by item ``wald_z``, c by its standard error, and ``p``, two-sided and adjusted by Holm;
+    NaN where c is 0.
+
+    >>> items = pd.DataFrame({"c": [0.2, 0.2, 0.0], "se_c": [0.05, 0.2, 0.1]}, list("xyz"))
+    >>> guessing_tests(items)["p"].round(4).tolist()
+    [0.0001, 0.3173, nan]
+    """
+    wald_z = (items["c"] / items["se_c"]).where(items["c"] > 0)
+    p = CORRECTIONS["holm"](2 * scipy.stats.norm.sf(wald_z))
+    return pd.DataFrame({"wald_z": wald_z, "p": p})
+
+
 def _guessed_items(kept: pd.DataFrame, alpha: float, log: _Log) -> pd.Series:
     """Compare 3PL and 2PL by AIC, then test every guessing parameter (Wald); return the models."""
     model = pd.Series("2PL", index=kept.columns)
@@ -188,10 +203,10 @@ def _guessed_items(kept: pd.DataFrame, alpha: float, log: _Log) -> pd.Series:
     best = "3PL" if gain > 0 else "2PL"
     log.add("guessing", WHOLE, "aic_gain", gain, 0, best, note)
     if gain > 0:
-        z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
-        p = CORRECTIONS["holm"](2 * scipy.stats.norm.sf(z))
-        model[p < alpha] = "3PL"
-        log.add("guessing", model.index, "wald_z", z, alpha, model.to_numpy(), p=p)
+        tests = guessing_tests(big.items)
+        model[tests["p"] < alpha] = "3PL"
+        value, p = tests["wald_z"].to_numpy(), tests["p"].to_numpy()
+        log.add("guessing", model.index, "wald_z", value, alpha, model.to_numpy(), p=p)
     return model
 
 
