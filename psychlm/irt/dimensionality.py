@@ -150,7 +150,12 @@ def parallel_analysis(
     rng: np.random.Generator | int = 0,
 ) -> ParallelAnalysis:
     """Compare eigenvalues with those by chance, when every item's responses are shuffled among the
-    persons who were asked it, ``n_draws`` times (Horn 1965; Buja & Eyuboglu 1992)."""
+    persons who were asked it, ``n_draws`` times (Horn 1965; Buja & Eyuboglu 1992).
+
+    >>> from psychlm import corpora
+    >>> parallel_analysis(corpora.lsat6(), n_draws=20).n_factors
+    1
+    """
     checked, rng = check_responses(responses), np.random.default_rng(rng)
     observed, x = eigenvalues(checked), checked.to_numpy()
     # Rows of each column in the order: asked first; then permuted among themselves.
@@ -200,7 +205,12 @@ def two_factor(
 
     A quasi-Newton method climbs until no derivative is above ``tolerance`` (nats per unit of a
     parameter). Axes are turned to principal axes here, and by :func:`rotate` to an interpretable
-    position. With "3PL" every item has a free guessing parameter in [0, 0.99]."""
+    position. With "3PL" every item has a free guessing parameter in [0, 0.99].
+
+    >>> from psychlm import corpora
+    >>> round(two_factor(corpora.lsat6()).loglik)
+    -2464
+    """
     if model not in ("2PL", "3PL"):
         raise ValueError(f"model is {model!r}; two factors can be fitted as '2PL' or '3PL'")
     checked = varying(responses)
@@ -293,6 +303,10 @@ def rotate(
     rotations (the first is none) the best end is kept, since the criteria have local minima. Every
     factor is reflected so that its loadings sum to a positive number, unless a target other than 0
     decides.
+
+    >>> axes = pd.DataFrame([[0.6, 0.6], [0.5, 0.5], [0.6, -0.6], [0.5, -0.5]], list("abcd"))
+    >>> rotate(axes).loadings.abs().round(2).max(axis=1).tolist()
+    [0.85, 0.71, 0.85, 0.71]
     """
     unrotated, n_factors = torch.tensor(loadings.to_numpy(float)), loadings.shape[1]
     wanted = None if target is None else torch.tensor(target.loc[loadings.index].to_numpy(float))

@@ -327,6 +327,11 @@ def prior_bias(
 
     Presentations hold scores of the same choices in the same order (``in_source_order``),
     shuffled under prompts to which none is right; one gives spreads only.
+
+    >>> scores = pd.DataFrame(np.log([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]]))
+    >>> bias = prior_bias(scores, scores, rng=np.random.default_rng(0), n_permutations=99)
+    >>> round(bias.spread.estimate, 3), round(bias.lasting_share.estimate, 3)
+    (0.157, 1.0)
     """
     if not presentations:
         raise FrameError("prior bias needs the scores of one presentation at least")
@@ -403,6 +408,13 @@ def choice_paralysis(
     Return by ``n_extra`` means over items: ``before``, ``after``, ``drop`` with ``low``, ``high``,
     ``effect`` (Cohen's d for pairs), ``p`` (Wilcoxon's signed-rank test, two-sided) and ``p_holm``
     (over the rows); the same of ``own``; ``renormalisation`` and ``equal_draw``.
+
+    >>> before = pd.DataFrame([[2.0, 0.0, 0.0]] * 3)
+    >>> after = {2: pd.DataFrame([[2.0, 0.0, 0.0, 0.0, 0.0]] * 3)}
+    >>> first = pd.Series(0, index=before.index)
+    >>> found = choice_paralysis(before, after, first, rng=np.random.default_rng(0))
+    >>> found[["drop", "own", "renormalisation", "equal_draw"]].round(3).values.tolist()
+    [[0.138, 0.0, 0.138, 0.138]]
     """
     before = check_scores(before)
     n, answer = n_choices(before), answer_places(answers, before)
@@ -462,6 +474,10 @@ def calibration(
     over items of |accuracy - confidence| of their bin, of ten equal bins (low, high].
 
     The error is biased upwards in small samples, and resamples more so.
+
+    >>> scores, answers = pd.DataFrame(np.log([[0.8, 0.2]] * 4)), pd.Series([0, 0, 0, 1])
+    >>> round(calibration(scores, answers, rng=np.random.default_rng(0)).estimate, 3)
+    0.05
     """
     sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
     # A column per bin: accuracy less confidence of the items in it.
