@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+import regex
 
 # Cells that stand for a missing number: what pandas takes for one.
 MISSING = """#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan
@@ -639,13 +640,27 @@ def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str
     return checked
 
 
+def without_marks(words: pd.Series) -> pd.Series:
+    """Return composed words (NFC) without the combining marks that belong to the letter before.
+
+    Vowel signs, points and accents that have no composed letter are marks; so are, for counting and
+    comparing letters, invisible format characters (joiners, soft hyphens), as in Unicode's rules
+    for words (UAX 29, WB4). What is left has one character for each letter and digit.
+
+    >>> without_marks(pd.Series(["cafe\u0301", "\u0915\u093f\u0924\u093e\u092c"])).map(len).tolist()
+    [4, 3]
+    """
+    composed = words.str.normalize("NFC")
+    return composed.map(lambda word: regex.sub(r"[\p{M}\p{Cf}]", "", word), na_action="ignore")
+
+
 def word_shape(words: pd.Series) -> pd.Series:
-    """Return words with every letter as "a" and every digit as "0".
+    """Return words with every letter, and the marks on it, as "a", and every digit as "0".
 
     >>> word_shape(pd.Series(["Don't,", "1984."])).tolist()
     ["aaa'a,", '0000.']
     """
-    letters = words.str.replace(r"[^\W\d_]", "a", regex=True)
+    letters = without_marks(words).str.replace(r"[^\W\d_]", "a", regex=True)
     return letters.str.replace(r"\d", "0", regex=True).rename("word_shape")
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unicodedata import normalize
 
 import pandas as pd
 
@@ -85,6 +86,8 @@ def from_long(
     if coded.any():
         table["word"] = table["word"].str.replace("%2C", ",", regex=False)
         notes.append(f"%2C in {int(coded.sum())} words is read as a comma")
+    # Two computers may have stored a letter with its accent as one character and as two.
+    table["word"] = [normalize("NFC", w) if isinstance(w, str) else w for w in table["word"]]
     for name in measures.values():
         given = frames.numbers_of(table[name])
         table[name] = pd.to_numeric(given, errors="coerce")
@@ -168,8 +171,11 @@ def skipped_as_missing(readings: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]
 
 
 def with_predictors(words: pd.DataFrame) -> pd.DataFrame:
-    """Add ``position`` and ``length_chars`` (letters and digits) where they are absent."""
-    added = {"position": words["word_id"], "length_chars": words["word"].str.count(r"[^\W_]")}
+    """Compose the words (NFC); add ``position`` and ``length_chars`` (letters and digits) where
+    they are absent."""
+    words = words.assign(word=words["word"].str.normalize("NFC"))
+    length = frames.without_marks(words["word"]).str.count(r"[^\W_]")
+    added = {"position": words["word_id"], "length_chars": length}
     return words.assign(**{name: x for name, x in added.items() if name not in words})
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import regex
 
 from psychlm import data, frames
 from psychlm.corpora.own_readings import (
@@ -76,8 +77,9 @@ def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
     add = "more than once; add them: counts.groupby(level=0).sum()"
     refuse("counts have the words", twice, add)
     of_lower = table.groupby(lower(table.index.astype(str).to_series()).to_numpy()).sum()
-    bare = lower(words).str.replace(r"^[\W_]+|[\W_]+$", "", regex=True)
-    count = bare.map(of_lower)
+    # regex's \w holds combining marks, which belong to the letter before them
+    edges = regex.compile(r"^[\W_]+|[\W_]+$")
+    count = lower(words).map(lambda word: of_lower.get(edges.sub("", word)), na_action="ignore")
     return np.log(count.where(count > 0)).rename("log_frequency")
 
 
@@ -117,8 +119,10 @@ GOODKIND_BICKNELL: dict[str, Step] = {
     "last word of a text": lambda words: _is_edge(words, "text_id", "max"),
     "first word of a line": lambda words: _is_edge(words, "line", "min"),
     "last word of a line": lambda words: _is_edge(words, "line", "max"),
-    "before punctuation": lambda words: words["word"].str.contains(r"[\W_]$"),
-    "not alphabetic": lambda words: ~words["word"].str.fullmatch(r"[\W_]*[^\W\d_]+[\W_]*"),
+    "before punctuation": lambda words: frames.without_marks(words["word"]).str.contains(r"[\W_]$"),
+    "not alphabetic": lambda words: (
+        ~frames.without_marks(words["word"]).str.fullmatch(r"[\W_]*[^\W\d_]+[\W_]*")
+    ),
     "no frequency": lambda words: words.get("log_frequency", words["word_id"]).isna(),
 }
 """The exclusions of Goodkind & Bicknell (2018); those on lines or frequencies need such columns."""

@@ -17,13 +17,14 @@ dropout of the latter.
 from __future__ import annotations
 
 import math
-import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import regex
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -58,12 +59,13 @@ class Vocabulary:
 
 
 def split_words(text: str) -> list[str]:
-    """Return words and marks in lower case.
+    """Return words, with the marks on their letters, and punctuation in lower case.
 
     >>> split_words("It's bad.")
     ["it's", 'bad', '.']
     """
-    return re.findall(r"\w+(?:[-'’]\w+)*|[^\w\s]", text.lower())
+    composed = unicodedata.normalize("NFC", text.lower())
+    return regex.findall(r"\w+(?:[-'’]\w+)*|[^\w\s]", composed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -452,7 +452,13 @@ def context_tokens(network: Any, tokenizer: Any) -> int:
             and getattr(module, "padding_idx", None) is not None
         ):
             limit -= module.padding_idx + 1  # RoBERTa's positions start after the padding index
-    return int(min(limit, tokenizer.model_max_length))
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, int | float) or longest < 1:
+        raise ModelError(
+            f"the tokenizer's model_max_length is {longest!r}, which is no number of tokens; "
+            "correct it in tokenizer_config.json"
+        )
+    return int(min(limit, longest))
 
 
 def fingerprint(folder: Path) -> str:

@@ -27,8 +27,14 @@ from psychlm.frames import FrameError, check_words, is_shape, refuse
 
 TEXTS_AT_ONCE = 2048  # given to the tokenizer in one call
 LONGEST_WORD = 10_000  # characters; a longer "word" is a file that was not split
-# Sixteen letters or more of Thai, Lao, Burmese, Khmer, Japanese or Chinese: no single word
-UNSPACED = re.compile("[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{16}")
+# Characters of scripts without spaces between words: Chinese; Thai, Lao, Burmese, Khmer, Japanese.
+HAN = "[\u3400-\u9fff\U00020000-\U0003ffff]"
+UNSPACED = HAN[:-1] + "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]"
+# A text whose words have on average more than so many of them was not cut into words: words of
+# Chinese have one to four, the phrases in which Japanese is shown and words of Thai up to a dozen.
+LONGEST_HAN = 4
+LONGEST_UNSPACED = 12
+LONGEST_SENTENCE_WORD = 2  # of a text that is one word with a mark of punctuation
 SPACES = {ord(character): " " for character in map(chr, range(0x3001)) if character.isspace()}
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -147,7 +153,14 @@ def prepare_words(
             f"{len(long['word'].iloc[0]):,} characters, and a word may have {LONGEST_WORD:,}; "
             "split the text into words first, for instance with psychlm.lm.words_of"
         )
-    unspaced = ordered.loc[ordered["word"].str.contains(UNSPACED)]
+    composed = ordered["word"].str.normalize("NFC")
+    n_unspaced = composed.str.count(UNSPACED)
+    mean_length = n_unspaced.where(n_unspaced > 0).groupby(ordered["text_id"]).transform("mean")
+    is_han = composed.str.count(HAN) == n_unspaced
+    limit = is_han.map({True: LONGEST_HAN, False: LONGEST_UNSPACED})
+    is_whole_text = ~ordered.duplicated("text_id", keep=False)
+    limit = limit.mask(is_whole_text & composed.str.contains("[。，、！？]"), LONGEST_SENTENCE_WORD)
+    unspaced = ordered.loc[(mean_length > limit) & (n_unspaced > limit)]
     if len(unspaced):
         warnings.warn(
             f"word {unspaced['word_id'].iloc[0]} of text {unspaced['text_id'].iloc[0]!r} is long, "

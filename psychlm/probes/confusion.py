@@ -62,7 +62,7 @@ class _ItemArrays:
         self.text, self.owner = flat.to_numpy(object), flat.index.to_numpy(np.intp)
         self.code, self.prompt = (
             pd.factorize(texts.map(lambda text: " ".join(text.casefold().split())))[0]
-            for texts in (flat, items["prompt"])
+            for texts in (flat.str.normalize("NFC"), items["prompt"].str.normalize("NFC"))
         )
         # (n, most choices): which of the N choices each item has, and their codes; -1 beyond.
         size = items["choices"].map(len).to_numpy(np.intp)

@@ -123,6 +123,11 @@ def configured(**entries):
     return partial(tiny_models.configure, **entries)
 
 
+def with_a_longest_input_of(folder, stated):
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": stated}))
+
+
 SPEECH = {"model_type": "speech_to_text", "is_encoder_decoder": True, "architectures": None}
 OUTSIDE = "no .safetensors file inside the checkpoint"
 
@@ -139,6 +144,10 @@ OUTSIDE = "no .safetensors file inside the checkpoint"
         (lambda at: (at / "adapter_config.json").write_text("{}"), "holds an adapter"),
         (configured(architectures=["GPT2ForTokenClassification"]), "it has no language-model head"),
         (configured(**SPEECH), "speech_to_text.*no language-model head"),
+        *[
+            (partial(with_a_longest_input_of, stated=odd), "model_max_length is .*no number")
+            for odd in ({}, [[]], "odd", -1, 0.5)
+        ],
     ],
 )
 def test_a_checkpoint_that_cannot_be_opened_safely_is_one_clear_error(copy, spoiled, says):
