@@ -68,7 +68,6 @@ format: $(VENV)/.developed ## Sort imports, format, strip the notebooks' outputs
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 	$(BIN)/nbstripout --keep-id notebooks/*.ipynb
-	$(BIN)/python docs/tables.py map
 
 .PHONY: release
 release: ## Prepare a release: version, changelog, tests, wheel (make release VERSION=1.2.3); commits nothing

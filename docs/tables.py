@@ -1,14 +1,13 @@
-"""Write the tables of the documentation: ``python docs/tables.py results|speed|on_a_cluster|map``.
+"""Write the tables of the documentation: ``python docs/tables.py results|speed|on_a_cluster``.
 
 ``results`` writes docs/results.md from the reports at hand, the notebooks' verdicts and how many
 published numbers came out again, and puts the sentences of the verdicts into README's table;
 ``speed`` lists in docs/speed.md what ``make bench`` left in reports/bench/, and ``on_a_cluster``
-computes from it what large jobs cost; ``map`` lists the modules in CONTRIBUTING.md.
+computes from it what large jobs cost.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -325,17 +324,6 @@ def costs(folder: Path) -> str:
     return "\n".join([*lines, "", workers(folder)]) + "\n"
 
 
-def module_map(package: Path) -> str:
-    """Return a line for each module: where it lies, and the first sentence of its docstring."""
-    lines = ["| module | what it holds |", "| --- | --- |"]
-    for file in sorted(package.rglob("*.py"), key=lambda file: (len(file.parts), file)):
-        docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
-        if docstring and file != package / "__init__.py" and "templates" not in file.parts:
-            sentence = " ".join(docstring.partition("\n\n")[0].split()).replace("|", "\\|")
-            lines.append(f"| `{file.relative_to(package).as_posix()}` | {sentence} |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     """Write the page that is named on the command line."""
     root, mark = data.root(), "<!-- table -->\n"
@@ -343,11 +331,9 @@ def main() -> None:
         reports = root / "reports"
         if page == "results":
             made = results(reports)
-        elif page == "map":
-            made = module_map(root / "psychlm")
         else:
             made = {"speed": speed, "on_a_cluster": costs}[page](reports / "bench")
-        file = root / ("CONTRIBUTING.md" if page == "map" else f"docs/{page}.md")
+        file = root / "docs" / f"{page}.md"
         head = file.read_text(encoding="utf-8").partition(mark)[0]
         with data.atomic_write(file) as part:
             part.write_text(head + mark + made, encoding="utf-8")

@@ -67,10 +67,9 @@ def test_every_public_function_has_an_example():
         assert without <= of_the_runner, module.__name__
 
 
-def test_the_map_in_contributing_is_that_of_the_modules_and_its_recipes_name_what_is_there():
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    recipes, _, written = page.partition("<!-- table -->\n")
-    assert written == TABLES["module_map"](PACKAGE), "make format, or python docs/tables.py map"
+def test_the_recipes_of_contributing_name_what_is_there_and_are_short():
+    recipes = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert len(recipes.encode()) <= 12_000
     for name in re.findall(r"`([\w/]+/\w+\.(?:py|csv|md|yaml))`", recipes):
         assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
     files = [file for folder in ("psychlm", "tests") for file in (ROOT / folder).rglob("*.py")]
