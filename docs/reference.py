@@ -58,9 +58,16 @@ def _tree(module: str) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+def _imports(module: str) -> list[ast.ImportFrom]:
+    """Return the imports of names of a module, or of its stub where they are lazy."""
+    stub = PACKAGE.joinpath(*module.split(".")[1:], "__init__.pyi")
+    tree = ast.parse(stub.read_text(encoding="utf-8")) if stub.is_file() else _tree(module)
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+
+
 def exported(package: str) -> set[str]:
     """Return the names that a package imports from its modules; they are shown once, with it."""
-    imports = [node for node in ast.walk(_tree(package)) if isinstance(node, ast.ImportFrom)]
+    imports = _imports(package)
     names = {alias.name for node in imports for alias in node.names}
     modules = {str(node.module).rpartition(".")[2] for node in imports}
     return names - modules
@@ -70,9 +77,10 @@ def summary(name: str) -> str:
     """Return the first line of a function's docstring; the function by its public name."""
     parent, _, function = name.rpartition(".")
     module = f"psychlm.{parent}"
-    for node in ast.walk(_tree(module)):
-        if isinstance(node, ast.ImportFrom) and function in [alias.name for alias in node.names]:
-            module = str(node.module)
+    for node in _imports(module):
+        if function in [alias.name for alias in node.names]:
+            module = f"{module}.{node.module}" if node.level else str(node.module)
+            break
     for node in _tree(module).body:
         # overloads have no docstring
         if isinstance(node, ast.FunctionDef) and node.name == function and ast.get_docstring(node):

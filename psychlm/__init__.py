@@ -20,19 +20,9 @@ lower ones (``tests/test_layers.py`` checks this). All are used by the papers' o
 ``import psychlm`` loads neither torch nor transformers nor pandas.
 """
 
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from psychlm.comparison import compare
-
-__all__ = ["__version__", "compare"]
+# __init__.pyi says which names come from which module
+__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["__version__", *_names]
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> Any:
-    """Import :func:`psychlm.comparison.compare` when it is first used."""
-    if name != "compare":
-        raise AttributeError(f"module 'psychlm' has no attribute {name!r}")
-    from psychlm.comparison import compare
-
-    return compare

@@ -21,52 +21,7 @@ Nothing heavy is imported before a name is used: ``psychlm.lm.load`` brings torc
 with it.
 """
 
-# ruff: noqa: F401  (what type checkers read below is what __getattr__ imports)
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from psychlm.lm._errors import ModelError
-    from psychlm.lm._load import LanguageModel, fingerprint, load, wrap
-    from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
-    from psychlm.lm._surprisal import surprisal, surprisals
-    from psychlm.lm.choices import (
-        Evaluation,
-        ItemTaker,
-        choice_logprobs,
-        confidences,
-        evaluate,
-        grade,
-        predictions,
-    )
-    from psychlm.lm.finetune import FineTuned, fine_tune
-    from psychlm.lm.prompts import Prompt
-    from psychlm.lm.tokens import words_of
-
-_NAMES = {
-    "_errors": "ModelError",
-    "_load": "LanguageModel fingerprint load wrap",
-    "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
-    "_surprisal": "surprisal surprisals",
-    "choices": "Evaluation ItemTaker choice_logprobs confidences evaluate grade predictions",
-    "finetune": "FineTuned fine_tune",
-    "prompts": "Prompt",
-    "tokens": "words_of",
-}
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'psychlm.lm' has no attribute {name!r}")
-    value = getattr(import_module(f"psychlm.lm.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+# __init__.pyi says which names come from which module
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,3 @@
+from .comparison import compare as compare
+
+__version__: str
