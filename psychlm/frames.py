@@ -255,7 +255,7 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
         advice = "use pd.DataFrame(...)"
         if isinstance(responses, Repeated):
             kind = "Repeated (k of n)"
-            advice = "which this function does not take; shares of right answers: responses.mean"
+            advice = "which this function does not take; one answer of each: responses.draw(rng)"
         raise FrameError(f"responses are a {kind}, not a DataFrame; {advice}")
     if responses.empty:
         raise FrameError(
@@ -443,6 +443,18 @@ class Repeated:
             all_fail *= ((failures - drawn) / (self.n.where(self.n > 0) - drawn)).clip(lower=0)
         return 1 - all_fail
 
+    def draw(self, rng: np.random.Generator) -> pd.DataFrame:
+        """Return one answer of every person to every item, drawn from theirs: a responses frame.
+
+        >>> table = pd.DataFrame({"q1": [3.0], "q2": [0.0]}, index=["a"])
+        >>> Repeated(table, table * 0 + 3).draw(np.random.default_rng(0)).to_dict("list")
+        {'q1': [1.0], 'q2': [0.0]}
+        """
+        if self.squares is not None:
+            raise FrameError("scores other than 0 and 1 are kept as sums, and none can be drawn")
+        drawn = (rng.random(self.n.shape) < self.mean).astype(float)
+        return drawn.where(self.n > 0)
+
     def select(self, persons: Any = slice(None), items: Any = slice(None)) -> Repeated:
         """Return some persons and items, by their labels (one, or a list).
 
@@ -456,6 +468,13 @@ class Repeated:
 
 
 Responses = TypeVar("Responses", pd.DataFrame, Repeated)
+
+
+def mean_responses(responses: pd.DataFrame | Repeated, *, ratings: bool = False) -> pd.DataFrame:
+    """Return checked responses, of :class:`Repeated` ones the shares of right answers."""
+    if isinstance(responses, Repeated):
+        return responses.mean
+    return check_responses(responses, ratings=ratings)
 
 
 def constant_items(responses: pd.DataFrame | Repeated) -> pd.Index:

@@ -6,13 +6,13 @@ Reading times are simulated by :mod:`psychlm.reading_times.simulate`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import logsumexp
 
-from psychlm.frames import FrameError, by_person, check_items, refuse
+from psychlm.frames import FrameError, Repeated, by_person, check_items, refuse
 from psychlm.irt.response_functions import model_named
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def responses(
     *,
     model: str = "2PL",
     missing: float = 0.0,
-) -> pd.DataFrame:
+    repeats: int = 1,
+) -> Any:
     """Draw responses of persons with known ability to items with known parameters.
 
     Parameters
@@ -72,6 +73,12 @@ def responses(
         with the asymptotes ``c`` and ``u`` of the table.
     missing : float
         Share of responses that were not asked (NaN), at random.
+    repeats : int
+        How often each item is answered; more than once gives a :class:`psychlm.frames.Repeated`.
+
+    Returns
+    -------
+    DataFrame or Repeated
 
     Examples
     --------
@@ -92,6 +99,12 @@ def responses(
     if not 0 <= missing <= 1:
         raise ValueError(f"missing={missing} is no share of responses; give a number from 0 to 1")
     probability = tables.functions.probability_at(ability)  # (n_items, n_categories, n_persons)
+    if repeats > 1:
+        if levels is not None:
+            raise ValueError("repeats are numbers of right answers, and these items have ratings")
+        n = np.where(rng.random(probability[:, 1].T.shape) < missing, 0, repeats)
+        correct = rng.binomial(n, probability[:, 1].T)
+        return Repeated(*(pd.DataFrame(table, persons, names) for table in (correct, n)))
     at_least = probability[:, ::-1].cumsum(1)[:, -2::-1]  # P(category k or above), k = 1, 2, ...
     drawn = (rng.random((len(ability), len(names))) < at_least.transpose(1, 2, 0)).sum(0)
     answers = drawn.astype(float)

@@ -9,21 +9,24 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm.frames import FrameError, check_responses, refuse
+from psychlm.frames import FrameError, Repeated, check_responses, mean_responses, refuse
 
 Array = NDArray[np.float64]
 
 
-def difficulty(responses: pd.DataFrame) -> pd.Series:
+def difficulty(responses: pd.DataFrame | Repeated) -> pd.Series:
     """Return the proportion correct of every item (high means easy), among those who answered it.
+
+    Of persons who answered several times (:class:`psychlm.frames.Repeated`) here and in the other
+    functions that take ratings the share of right answers is their score on the item.
 
     >>> difficulty(pd.DataFrame({"q1": [0, 1], "q2": [1, np.nan]})).to_dict()
     {'q1': 0.5, 'q2': 1.0}
     """
-    return check_responses(responses).mean().rename("difficulty")
+    return mean_responses(responses).mean().rename("difficulty")
 
 
-def item_rest_correlation(responses: pd.DataFrame) -> pd.Series:
+def item_rest_correlation(responses: pd.DataFrame | Repeated) -> pd.Series:
     """Return each item's Pearson correlation with the score on all other items, also of ratings.
 
     The rest score is the mean over the other items a person answered; persons who
@@ -77,9 +80,11 @@ def inter_item_correlation(responses: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(phi, index=checked.columns, columns=checked.columns.rename("other_item"))
 
 
-def check_size(responses: pd.DataFrame, n_items: int = 2, ratings: bool = False) -> pd.DataFrame:
+def check_size(
+    responses: pd.DataFrame | Repeated, n_items: int = 2, ratings: bool = False
+) -> pd.DataFrame:
     """Return checked responses of at least ``n_items`` items and two persons."""
-    checked = check_responses(responses, ratings=ratings)
+    checked = mean_responses(responses, ratings=True) if ratings else check_responses(responses)
     if checked.shape[1] < n_items or len(checked) < 2:
         raise FrameError(
             f"this needs at least {n_items} items and 2 persons, and the responses have "
@@ -129,7 +134,7 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     return pd.concat(tables, names=["item", "choice"])
 
 
-def scalability(responses: pd.DataFrame) -> pd.Series:
+def scalability(responses: pd.DataFrame | Repeated) -> pd.Series:
     r"""Return Mokken's (1971) coefficients H of every item, and of the scale (``"scale"``).
 
     .. math:: H_i = \frac{\sum_{j \ne i} c_{ij}}{\sum_{j \ne i} c^{max}_{ij}}, \qquad
@@ -165,7 +170,7 @@ def scalability(responses: pd.DataFrame) -> pd.Series:
     return pd.Series(np.append(of_items, whole), labels, name="H")
 
 
-def cronbach_alpha(responses: pd.DataFrame) -> float:
+def cronbach_alpha(responses: pd.DataFrame | Repeated) -> float:
     """Return Cronbach's (1951) alpha, k/(k - 1) (1 - sum_i s_i^2 / s^2).
 
     s_i^2 is the variance of item i and s^2 the variance of the sum score, the sum of all pairwise
@@ -179,7 +184,7 @@ def cronbach_alpha(responses: pd.DataFrame) -> float:
     return _alpha(_covariances(check_size(responses, ratings=True)))
 
 
-def alpha_if_deleted(responses: pd.DataFrame) -> pd.Series:
+def alpha_if_deleted(responses: pd.DataFrame | Repeated) -> pd.Series:
     """Return Cronbach's alpha of the test without each item in turn (at least three items).
 
     >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
@@ -195,7 +200,7 @@ def alpha_if_deleted(responses: pd.DataFrame) -> pd.Series:
     return pd.Series(alphas, checked.columns, name="alpha_if_deleted")
 
 
-def standard_error_of_measurement(responses: pd.DataFrame) -> float:
+def standard_error_of_measurement(responses: pd.DataFrame | Repeated) -> float:
     """Return s sqrt(1 - alpha), in points of the sum score, whose standard deviation is s.
 
     >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
@@ -207,7 +212,7 @@ def standard_error_of_measurement(responses: pd.DataFrame) -> float:
 
 
 def split_half(
-    responses: pd.DataFrame,
+    responses: pd.DataFrame | Repeated,
     halves: Literal["odd-even", "random"] = "odd-even",
     *,
     n_splits: int = 1000,

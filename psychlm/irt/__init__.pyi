@@ -18,6 +18,7 @@ from . import (
 )
 from ._fit import fit as fit
 from ._m2 import M2Fit as M2Fit, m2 as m2
+from ._repeats import correlation_of_repeats as correlation_of_repeats
 from ._short_form import ShortForm as ShortForm, short_form as short_form
 from .adaptive import (
     AdaptiveTest as AdaptiveTest,

@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from psychlm.device import Device, one_thread, record_use, torch_device
+from psychlm.frames import Repeated
+from psychlm.irt._repeats import correlation_of_repeats
 from psychlm.irt.arrays import host, namespace, on_device
 from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
 from psychlm.irt.likelihood import (
@@ -58,11 +60,12 @@ GUESSED_STEPS = 6  # the same with guessing, where EM soon stops gaining
 COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
 ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
 ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
+DEPENDENT = 0.05  # intraclass correlation of repeats given ability that is worth a warning
 SMALL_GAIN = 1e-3  # nats, that another start must gain at the end
 
 
 def fit(
-    responses: pd.DataFrame | np.ndarray,
+    responses: pd.DataFrame | Repeated | np.ndarray,
     model: str | Mapping | pd.Series = "2PL",
     *,
     device: Device = "auto",
@@ -84,9 +87,12 @@ def fit(
 
     Parameters
     ----------
-    responses : DataFrame or ndarray, shape (n_persons, n_items)
-        A responses frame (0, 1, NaN), or a uint8 matrix (0, 1, 255 for not asked), perhaps a memory
-        map. For "graded" and "gpcm" numbers such as ratings: an item's answers, in their order.
+    responses : DataFrame, Repeated or ndarray, shape (n_persons, n_items)
+        A responses frame (0, 1, NaN); k of n answers right (:class:`psychlm.frames.Repeated`), for
+        any dichotomous model; or a uint8 matrix (0, 1, 255 for not asked), perhaps a memory map.
+        For "graded" and "gpcm" numbers such as ratings: an item's answers, in their order. The
+        likelihood of k of n is that of n independent answers, without the binomial constant; a
+        warning says where they are not (:func:`psychlm.irt.correlation_of_repeats`).
     model : str, or mapping from item to str
         "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL",
         "3PL" or "4PL" (with a free upper asymptote); or "2PL" to "4PL" item by item. "graded"
@@ -184,9 +190,19 @@ def fit(
             from psychlm.irt.categories import solve_general
 
             solution = solve_general(spec, start, standard_errors, settings)
+    result = result_of(spec, solution)
+    if isinstance(responses, Repeated) and responses.n.to_numpy().max() > 1:
+        correlation, se = correlation_of_repeats(result, responses, group)
+        if correlation > max(DEPENDENT, 3 * se):
+            solution.messages.append(
+                "answers of one person to one item agree more than ability explains (intraclass "
+                f"correlation {correlation:.2f}), so that n of them tell as much as n / (1 + (n - "
+                f"1) {correlation:.2f}) independent ones, and standard errors and likelihoods are "
+                "too optimistic; compare them with a fit to one answer of each, responses.draw(rng)"
+            )
     for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
-    return result_of(spec, solution)
+    return result
 
 
 def takes_products(spec: Specification) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
 
-from psychlm.frames import FrameError, by_person, check_responses, refuse
+from psychlm.frames import FrameError, Repeated, by_person, check_responses, mean_responses, refuse
 
 PENALTIES = np.logspace(-2, 4, 25)
 N_SAMPLES = 200  # of families, behind each interval
@@ -37,19 +37,21 @@ class ShortForm:
     n_persons: int
     n_families: int
 
-    def score(self, responses: pd.DataFrame) -> pd.Series:
+    def score(self, responses: pd.DataFrame | Repeated) -> pd.Series:
         """Return predicted scores of persons, from their answers to the chosen items."""
         items = self.items.index
-        absent = items.difference(responses.columns)
+        shares = responses.mean if isinstance(responses, Repeated) else responses
+        absent = items.difference(shares.columns)
         refuse("items", absent, "of the form are not among the responses; ask them")
-        answers = check_responses(responses[list(items)])
+        shares = shares[list(items)]
+        answers = shares if isinstance(responses, Repeated) else check_responses(shares)
         incomplete = answers.index[answers.isna().any(axis=1)]
         refuse("persons", incomplete, "did not answer all items of the form; ask the rest")
         return (answers @ self.items["weight"] + self.intercept).rename("score")
 
 
 def short_form(
-    responses: pd.DataFrame,
+    responses: pd.DataFrame | Repeated,
     n_items: int,
     *,
     score: pd.Series | Sequence | None = None,
@@ -63,8 +65,8 @@ def short_form(
 
     Parameters
     ----------
-    responses : DataFrame, shape (n_persons, n_items of the bank)
-        Graded answers, 0 or 1, none missing.
+    responses : DataFrame or Repeated, shape (n_persons, n_items of the bank)
+        Graded answers, 0 or 1, none missing; of several answers to an item their share counts.
     n_items : int
         Number of items to choose.
     score : Series by person, or sequence in the order of persons, optional
@@ -97,7 +99,7 @@ def short_form(
     >>> list(form.items), bool(form.errors.loc["forward", "rmse"] < 15)
     (['weight', 'proportion_correct'], True)
     """
-    responses = check_responses(responses)
+    responses = mean_responses(responses)
     refuse(
         "persons",
         responses.index[responses.isna().any(axis=1)],

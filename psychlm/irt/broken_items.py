@@ -27,7 +27,7 @@ from scipy.stats import binom, nchypergeom_fisher, norm
 
 from psychlm import stats
 from psychlm.ctt import item_rest_correlation
-from psychlm.frames import FrameError, by_person, check_responses
+from psychlm.frames import FrameError, Repeated, by_person, check_responses
 from psychlm.irt._fit import fit
 from psychlm.irt.dif import mantel_haenszel
 from psychlm.irt.item_fit import q3
@@ -53,7 +53,7 @@ LEAST_GROUP = 30  # persons of a group whose drift is tested
 
 
 def flag_items(
-    responses: pd.DataFrame,
+    responses: pd.DataFrame | Repeated,
     *,
     n_choices: int | None = None,
     groups: pd.Series | Sequence | None = None,
@@ -62,8 +62,9 @@ def flag_items(
 
     Parameters
     ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Graded responses, 0, 1 or NaN.
+    responses : DataFrame or Repeated, shape (n_persons, n_items)
+        Graded responses, 0, 1 or NaN. Of several answers to an item (``frames.Repeated``) one is
+        drawn, since the bounds are those of single answers, and repeats are not independent.
     n_choices : int, optional
         Choices of an item, of which guessing takes one; without it ``only_guessers`` is not tested.
     groups : Series by person, or sequence in the order of persons, optional
@@ -95,6 +96,8 @@ def flag_items(
     """
     if n_choices is not None and n_choices < 2:
         raise ValueError(f"n_choices={n_choices}: an item has two choices at least, as 4")
+    if isinstance(responses, Repeated):
+        responses = responses.draw(np.random.default_rng(0))
     responses = check_responses(responses)
     responses = responses.loc[:, responses.nunique() > 1]
     if responses.shape[1] < 3:

@@ -33,7 +33,7 @@ from psychlm.irt.likelihood import (
 )
 from psychlm.irt.priors import Beta
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
-from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
+from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING, counts_by_category
 from psychlm.irt.specification import Solution, Specification, earlier_rows, problems
 from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
@@ -122,6 +122,10 @@ def answers_of(spec: Specification) -> Answers:
     """Return the distinct rows of answers; items of one group are not asked of the others."""
     item, group = np.array(spec.columns).T
     shown = ~spec.differs[item] | (spec.member[:, None] == group)
+    if spec.n is not None:
+        count, member = torch.ones(len(shown), dtype=torch.float64), torch.tensor(spec.member)
+        n = np.where(shown, spec.n[:, item], 0)
+        return Answers(np.where(shown, spec.codes[:, item], 0), count, member, 2, n)
     spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
     keyed = np.column_stack([spread, spec.member.astype(np.uint8)])
     distinct, count = np.unique(keyed, axis=0, return_counts=True)
@@ -138,7 +142,10 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
     form = spec.model.form
     table = form.starts(spec.answers.category_counts, spec.fixed, asymptotes)
     # Slopes have the sign of the item's agreement with the sum of the others.
-    answered = np.where(spec.codes == MISSING, np.nan, spec.codes)
+    if spec.n is None:
+        answered = np.where(spec.codes == MISSING, np.nan, spec.codes)
+    else:
+        answered = spec.codes / np.where(spec.n > 0, spec.n, np.nan)
     centred = np.nan_to_num(answered - np.nanmean(answered, axis=0))
     rest = centred.sum(axis=1, keepdims=True) - centred
     table[0] *= np.where((centred * rest).sum(axis=0) < 0, -1.0, 1.0)
@@ -168,16 +175,17 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
 class Answers:
     """Answers of persons, or of groups of persons who answered alike."""
 
-    values: np.ndarray  # (n_rows, n_items) uint8: the category, or 255 for not asked
+    values: np.ndarray  # (n_rows, n_items) uint8: the category, or 255 for not asked; or k of n
     count: Tensor  # (n_rows,) persons
     group: Tensor  # (n_rows,) number of their group
     n_categories: int
+    n: np.ndarray | None = None  # (n_rows, n_items) answers, where there may be several
 
     @cached_property
     def one_hot(self) -> Tensor:
-        """Which category each answer is, float64, (n_rows, n_items * n_categories)."""
-        values = torch.from_numpy(self.values).long()[:, :, None]
-        return (values == torch.arange(self.n_categories)).flatten(1).double()
+        """Numbers of answers in every category, mostly 0 or 1, (n_rows, n_items * n_categories)."""
+        counts = counts_by_category(self.values, self.n, self.n_categories)
+        return torch.from_numpy(counts).flatten(1)
 
     def by_ability(self, items: ResponseFunction, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return derivatives of every row's log-likelihood by ability, at its ability (n_rows,).

@@ -29,7 +29,7 @@ from torch import Tensor
 from psychlm.frames import FrameError, refuse
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
-from psychlm.irt.response_matrix import MISSING, ResponseMatrix
+from psychlm.irt.response_matrix import ResponseMatrix
 from psychlm.irt.specification import Solution, Specification
 
 NEWTON_STEPS, DECREMENT = 100, 1e-7  # of the modes; nats that a last step gains at most
@@ -48,11 +48,15 @@ class Marginal(Expectation):
     def __init__(self, responses: ResponseMatrix, sd_of_cell: Array) -> None:
         self.responses, self.sd_of_cell = responses, torch.from_numpy(sd_of_cell)
         self.count, self.grid = responses.count, quadrature_grid()
-        # Persons who were asked the same cells share one term of the missing information.
-        patterns, member = np.unique(responses.values != MISSING, axis=0, return_inverse=True)
+        # Persons who were asked the same cells, as often, share a term of the missing information.
+        patterns, member = np.unique(responses.n_asked, axis=0, return_inverse=True)
         self.patterns = [
-            (torch.from_numpy(np.flatnonzero(asked)), np.flatnonzero(member.ravel() == k))
-            for k, asked in enumerate(patterns)
+            (
+                torch.from_numpy(np.flatnonzero(n)),
+                torch.from_numpy(n[n > 0, None]),
+                np.flatnonzero(member.ravel() == k),
+            )
+            for k, n in enumerate(patterns)
         ]
 
     def curves(self, b: Tensor, sd: Tensor) -> Parameters:
@@ -71,14 +75,14 @@ class Marginal(Expectation):
         posterior = integrate(at_nodes, self.grid)
         p = torch.sigmoid(curves.logits(self.grid.nodes)[0])  # (m, n_nodes)
         gradient, information = -self.responses.n_correct, torch.zeros(len(b), len(b)).to(b)
-        for cells, rows in self.patterns:
+        for cells, n, rows in self.patterns:
             # Louis (1982): expected information less the posterior covariance of the scores.
-            asked, weights = p[cells], posterior.weights[rows] * count[rows, None]
+            asked, weights = n * p[cells], posterior.weights[rows] * count[rows, None]
             everyone = weights.sum(0)
             expected = posterior.weights[rows] @ asked.T  # (n_rows, n_cells)
             gradient = gradient.index_add(0, cells, count[rows] @ expected)
             missing = (asked * everyone) @ asked.T - expected.T @ (weights @ asked.T)
-            complete = torch.diag((asked * (1 - asked)) @ everyone)
+            complete = torch.diag((asked * (1 - p[cells])) @ everyone)
             information = information.index_put(
                 (cells[:, None], cells), complete - missing, accumulate=True
             )

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.device import Device, free_bytes, torch_device
-from psychlm.frames import FrameError, check_responses, refuse
+from psychlm.frames import FrameError, Repeated, check_responses, refuse
 from psychlm.irt.arrays import as_type, host, on_device
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ COLLAPSED_ITEMS = 64  # with more items hardly two persons have equal responses
 
 @dataclass(frozen=True)
 class Block:
-    """The responses to some neighbouring items, in float64."""
+    """The responses to some neighbouring items, in float64.
+
+    Of persons who answered an item several times both numbers may be larger than 1.
+    """
 
     items: slice
     correct: Tensor  # (n_rows, n_items), 1 where the response is correct
@@ -53,6 +56,17 @@ class Block:
         """Return expected numbers of correct responses by node, and of all (:meth:`answers_at`)."""
         return self.correct.T @ weights, self.answers_at(weights)
 
+    def expected_squares(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return expected squares by node of the numbers of correct responses k, of k n, and of n²,
+        with n the number of all: those of single responses are k, k and n.
+        """
+        if self.answered is None or self.answered.max() <= 1:
+            correct, answered = self.expected_counts(weights)
+            return correct, correct, answered
+        products = (self.correct**2, self.correct * self.answered, self.answered**2)
+        of_correct, mixed, of_all = (product.T @ weights for product in products)
+        return of_correct, mixed, of_all
+
     def of_answered(self, values: Tensor) -> Tensor:
         """Return values (n_rows, n_items), or by item, with 0 where there is no response."""
         return values if self.answered is None else self.answered * values
@@ -62,7 +76,7 @@ class Block:
 class ResponseMatrix:
     """Responses of persons to items, with equal rows counted once."""
 
-    values: np.ndarray  # (n_rows, n_items) uint8: 0, 1, or 255 for not asked
+    values: np.ndarray  # (n_rows, n_items) uint8: 0, 1, or 255 for not asked; k of n: int32
     persons: pd.Index  # (n_persons,)
     items: pd.Index  # (n_items,)
     row: np.ndarray  # (n_persons,), the row of `values` that holds a person's responses
@@ -74,6 +88,7 @@ class ResponseMatrix:
     data_hash: str = ""  # of items' names and responses: fits to the same data share it
     n_categories: int = 2
     levels: dict | None = None  # of polytomous items: their answers in the order of the categories
+    n: np.ndarray | None = None  # (n_rows, n_items) answers, where `values` counts the right ones
     kept_blocks: list[Block] = field(default_factory=list, repr=False, compare=False)
     kept_values: list[Tensor] = field(default_factory=list, repr=False, compare=False)  # on a GPU
 
@@ -86,6 +101,11 @@ class ResponseMatrix:
     def n_items(self) -> int:
         """Number of items."""
         return len(self.items)
+
+    @property
+    def n_asked(self) -> np.ndarray:
+        """Number of answers of every row to every item, (n_rows, n_items)."""
+        return (self.values != MISSING).astype(np.int32) if self.n is None else self.n
 
     @property
     def category_counts(self) -> np.ndarray:
@@ -127,6 +147,10 @@ class ResponseMatrix:
 
     def cells(self, rows: slice, items: slice) -> tuple[Tensor, Tensor | None]:
         """Return which responses are correct and which are there (None if all are), in float64."""
+        if self.n is not None:
+            counts = (np.array(table[rows, items], order="C") for table in (self.values, self.n))
+            correct, answered = (as_type(on_device(x, self.device), "float64") for x in counts)
+            return correct, answered
         # A GPU keeps the bytes of all responses where they take at most a quarter of its memory.
         room = 0 if self.on_cpu else free_bytes(self.device, 2**30) // 4
         if not self.kept_values and self.values.size <= room:
@@ -146,11 +170,22 @@ def pick_device(device: Device, part: str, n_responses: int) -> torch.device:
 
 
 def encode_responses(
-    responses: pd.DataFrame | np.ndarray,
+    responses: pd.DataFrame | Repeated | np.ndarray,
     device: torch.device | str | None = "cpu",
     item_names: Sequence[str] | pd.Index | None = None,
 ) -> ResponseMatrix:
-    """Encode a frame (0, 1, NaN), or a uint8 matrix (0, 1, 255) that may be a memory map."""
+    """Encode a frame (0, 1, NaN), k of n, or a uint8 matrix (0, 1, 255), perhaps a memory map."""
+    if isinstance(responses, Repeated):
+        if responses.squares is not None:
+            raise FrameError(
+                "scores other than 0 and 1 are no right and wrong answers, of which this model "
+                "gives the probability; choose a metric of 0 and 1, or compare the means by "
+                "psychlm.compare"
+            )
+        if responses.n.to_numpy().max() > 1:
+            encoded = encode_counts(responses)
+            return encoded if device is None else encoded.on(device)
+        responses = responses.mean
     if isinstance(responses, pd.DataFrame):
         checked = check_responses(responses)
         values, persons, items = checked.to_numpy(), checked.index, checked.columns
@@ -175,6 +210,37 @@ def encode_responses(
             )
     encoded = encode_codes(matrix, persons, items, "\n".join(map(repr, items)))
     return encoded if device is None else encoded.on(device)
+
+
+def encode_counts(responses: Repeated) -> ResponseMatrix:
+    """Encode k of n."""
+    correct = responses.correct.to_numpy().astype(np.int32)
+    n = responses.n.to_numpy().astype(np.int32)
+    names = "\n".join(map(repr, responses.n.columns)).encode(errors="replace")
+    digest = hashlib.blake2b(names + correct.tobytes() + n.tobytes(), digest_size=16)
+    return ResponseMatrix(
+        values=correct,
+        persons=responses.n.index,
+        items=responses.n.columns,
+        row=np.arange(len(n)),
+        count=np.ones(len(n)),
+        device=None,
+        complete=False,
+        n_correct=correct.sum(axis=0).astype(float),
+        n_answered=n.sum(axis=0).astype(float),
+        data_hash=digest.hexdigest(),
+        n=n,
+    )
+
+
+def counts_by_category(values: np.ndarray, n: np.ndarray | None, n_categories: int) -> np.ndarray:
+    """Return how many answers lie in each category, (n_rows, n_items, n_categories) float64.
+
+    ``values`` and ``n`` are those of a :class:`ResponseMatrix`.
+    """
+    if n is not None:
+        return np.stack([n - values, values], axis=2).astype(np.float64)
+    return (values[:, :, None] == np.arange(n_categories)).astype(np.float64)
 
 
 def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> ResponseMatrix:
@@ -275,9 +341,12 @@ def uncompressed(values: np.ndarray, persons: pd.Index) -> ResponseMatrix:
 def identical_items(responses: ResponseMatrix) -> list[list]:
     """Return the groups of items to which all persons responded alike."""
     by_hash: dict[int, list] = {}
-    width = max(1, BLOCK_CELLS * 4 // len(responses.values))
+    table = responses.values
+    if responses.n is not None:
+        table = np.vstack([table, responses.n])
+    width = max(1, BLOCK_CELLS * 4 // len(table))
     for start in range(0, responses.n_items, width):
-        columns = np.ascontiguousarray(responses.values[:, start : start + width].T)
+        columns = np.ascontiguousarray(table[:, start : start + width].T)
         for item, column in zip(responses.items[start : start + width], columns, strict=True):
             by_hash.setdefault(hash(column.tobytes()), []).append(item)
     return [items for items in by_hash.values() if len(items) > 1]

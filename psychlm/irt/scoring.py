@@ -33,7 +33,6 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.response_functions import ResponseFunction, four_parameters, model_named
 from psychlm.irt.response_matrix import (
     BLOCK_CELLS_GPU,
-    MISSING,
     ResponseMatrix,
     encode_ratings,
     encode_responses,
@@ -185,7 +184,7 @@ def known_items(
         return known(at_nodes, by_ability, information, not (c > 0).any(), encoded)
     group = torch.zeros(len(encoded.values), dtype=torch.long)
     n_categories = curves.log_probability(torch.zeros(1, dtype=torch.float64)).shape[1]
-    answers = Answers(encoded.values, encoded.count, group, n_categories)
+    answers = Answers(encoded.values, encoded.count, group, n_categories, encoded.n)
     at_nodes = partial(answers.node_loglik, curves)
     return known(at_nodes, partial(_by_functions, answers, curves), information, False, None)
 
@@ -194,9 +193,8 @@ def _information(answers: ResponseMatrix, items: ResponseFunction, nodes: Tensor
     """Return the expected information of the answered items at nodes, (n_rows, n_nodes)."""
     by_item, sums = items.information(nodes.cpu()).T, []
     size = max(1, BLOCK_CELLS_GPU // len(by_item))
-    for start in range(0, len(answers.values), size):
-        answered = torch.from_numpy(answers.values[start : start + size] != MISSING)
-        sums.append(answered.to(by_item.dtype) @ by_item)
+    for n in np.array_split(answers.n_asked, range(size, len(answers.values), size)):
+        sums.append(torch.from_numpy(n).to(by_item.dtype) @ by_item)
     return torch.cat(sums).to(nodes.device)
 
 

@@ -22,8 +22,8 @@ from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
 from psychlm.irt.response_functions import KINDS, MIXED, Model, model_named
 from psychlm.irt.response_matrix import (
-    MISSING,
     ResponseMatrix,
+    counts_by_category,
     encode_ratings,
     encode_responses,
     identical_items,
@@ -85,8 +85,21 @@ class Specification:
 
     @property
     def codes(self) -> np.ndarray:
-        """Category numbers of all persons, 255 for not asked, (n_persons, n_items) uint8."""
+        """Category numbers of all persons, 255 for not asked, (n_persons, n_items) uint8.
+
+        Of persons who answered several times: numbers of right answers.
+        """
         return self.answers.values[self.answers.row]
+
+    @property
+    def n(self) -> np.ndarray | None:
+        """Number of answers of every person to every item, where there may be several."""
+        return None if self.answers.n is None else self.answers.n[self.answers.row]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Number of answers in every category, (n_persons, n_items, n_categories)."""
+        return counts_by_category(self.codes, self.n, self.answers.n_categories)
 
     def tied(self, kind: int) -> str:
         """Return whether the parameters of a kind are "own", "all" equal, or "some" are."""
@@ -380,7 +393,7 @@ def check_links(spec: Specification) -> None:
     """
     if spec.freed[1].all() or "intercept" in spec.priors:  # means are fixed, or priors compare
         return
-    answered = [(spec.codes[spec.member == g] != MISSING).any(0) for g in range(len(spec.groups))]
+    answered = [spec.counts[spec.member == g].any((0, 2)) for g in range(len(spec.groups))]
     linking = np.zeros((len(spec.groups), len(spec.items)), bool)
     for intercept, link in zip(spec.ties[1], (np.array(answered) & ~spec.freed[1]).T, strict=True):
         linking[:, intercept] |= link
@@ -423,8 +436,8 @@ def check_answers(spec: Specification) -> None:
             )
     for j in np.flatnonzero(spec.differs):
         levels = 2 if answers.levels is None else len(answers.levels[items[j]])
-        by_group = [np.unique(spec.codes[spec.member == g, j]) for g in range(len(spec.groups))]
-        constant[j] |= any((codes != MISSING).sum() < levels for codes in by_group)
+        by_group = [spec.counts[spec.member == g, j].any(0) for g in range(len(spec.groups))]
+        constant[j] |= any(chosen.sum() < levels for chosen in by_group)
     regular = "intercept" in spec.priors and (spec.model.common_slope or "slope" in spec.priors)
     refuse(
         "items",

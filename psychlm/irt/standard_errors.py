@@ -294,11 +294,18 @@ def observed_information(
         by_item = complete_information(em, block, parameters, coarse, nodes)
         whole[:, j, :, j] = by_item[:, :kinds, :kinds]
         if rough:
-            correct, answered = block.expected_counts(coarse)
-            derivatives = cell_derivatives(*parameters[block.items].logits(nodes), second=False)
-            for cells_of, counts in zip(derivatives, (correct, answered - correct), strict=True):
-                of_cells = xp.stack([cells_of.z * nodes, cells_of.z, cells_of.c][:kinds])
-                squares[:, :, j] += (of_cells[:, None] * (of_cells * counts)).sum(-1)
+            # A person's score is k (p - q) + n q, with p and q those of a right and a wrong answer.
+            of_correct, mixed, of_all = block.expected_squares(coarse)
+            p, q = (
+                xp.stack([cells_of.z * nodes, cells_of.z, cells_of.c][:kinds])
+                for cells_of in cell_derivatives(
+                    *parameters[block.items].logits(nodes), second=False
+                )
+            )
+            change = p - q
+            crossed = change[:, None] * (q * mixed)
+            total = change[:, None] * (change * of_correct) + q[:, None] * (q * of_all)
+            squares[:, :, j] += (total + crossed + crossed.swapaxes(0, 1)).sum(-1)
     information = whole.reshape(kinds * n, kinds * n)  # the same memory
 
     # Missing information. The rough sum also subtracts expected scores in the squares.
