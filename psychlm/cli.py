@@ -161,16 +161,14 @@ def irt_group() -> None:
     """Fit item response models to persons x items tables, and score persons with them."""
 
 
-def read_responses(
-    source: Path, columns: dict[str, str | None], *, ratings: bool = False
-) -> pd.DataFrame:
+def read_responses(source: Path, columns: dict[str, str | None], **options: bool) -> pd.DataFrame:
     """Read a responses frame; columns (items, drop) are names separated by commas."""
     from psychlm import corpora
 
     # items are "all" where the option is not given
     named = {option: names for option, names in columns.items() if names and names != "all"}
-    chosen = {option: names.split(",") for option, names in named.items()}
-    return corpora.read_responses(source, ratings=ratings, **chosen)
+    chosen: dict[str, Any] = {option: names.split(",") for option, names in named.items()}
+    return corpora.read_responses(source, **options, **chosen)
 
 
 def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
@@ -240,8 +238,12 @@ def irt_score(
 
     check_out(out, fit, responses)
     fitted = irt.IRTFit.from_json(fit)
-    answers = read_responses(responses, columns, ratings=fitted.levels is not None)
+    ratings = fitted.levels is not None
+    answers = read_responses(responses, columns, ratings=ratings, unanswered=True)
     abilities = fitted.score(answers, method)
+    silent = abilities["theta"].isna()
+    if silent.any():
+        abilities["reason"] = silent.map({True: "answered no item", False: ""})
     write_or_say(abilities, out, spreadsheet=spreadsheet)
 
 

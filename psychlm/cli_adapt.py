@@ -31,7 +31,7 @@ def adapt(
 
     check_out(out, bank)
     fit, items, takers = read_bank(bank, questions)
-    taker = lm.ItemTaker(items, from_here(name), device=device)
+    taker = lm.ItemTaker(items, from_here(name, is_model=True), device=device)
 
     def ask(item: Any) -> float:
         right = taker(item)

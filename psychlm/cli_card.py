@@ -81,12 +81,11 @@ def row_of(row: dict[str, Any]) -> list[str]:
 @device_option
 @out_option
 @parameter_option
-def model(
-    model: str, against: str, pairs: Path | None, out: Path | None, parameters: Any, **options: Any
-) -> None:
+def model(pairs: Path | None, out: Path | None, parameters: Any, **options: Any) -> None:
     """Compare a language model with people: guesses, reading times, items, biases."""
-    options |= {"model": from_here(model), "against": from_here(against), "pairs": pairs}
-    name = Path(model).name or model
+    options |= {name: from_here(options[name], is_model=True) for name in ("model", "against")}
+    options["pairs"] = pairs
+    name = Path(options["model"]).name or options["model"]
     write("model", name, options, out, parameters)
 
 
@@ -156,6 +155,6 @@ def corpus(
     if words is not None:
         corpora.read_experiment(words, readings, measure=options["measure"], columns=named)
     options |= {"words_file": words, "readings_file": readings}
-    options |= {"columns": named, "model": from_here(options["model"])}
+    options |= {"columns": named, "model": from_here(options["model"], is_model=True)}
     name = (readings or words).stem if words else "ucl"
     write("corpus", name, options, out, parameters)

@@ -240,12 +240,14 @@ def numbers_of(values: pd.Series, *, comma: bool = True) -> pd.Series:
     return numbers.reindex(values.index) if len(text) and numbers.notna().all() else values
 
 
-def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.DataFrame:
+def check_responses(
+    responses: pd.DataFrame, *, ratings: bool = False, unanswered: bool = False
+) -> pd.DataFrame:
     """Return responses as float64 persons x items, index named ``person``, columns ``item``.
 
     Values are 0, 1 or NaN (not asked); booleans count as 0 and 1, and with ``ratings`` any finite
-    numbers are allowed. A :class:`FrameError` names persons and items without a name or answers,
-    those that occur twice, and other values.
+    numbers are allowed. A :class:`FrameError` names persons and items without a name or answers
+    (unless ``unanswered``), those that occur twice, and other values.
 
     >>> check_responses(pd.DataFrame({"q1": [True, False]}, index=["ann", "bob"])).loc["ann", "q1"]
     np.float64(1.0)
@@ -295,9 +297,10 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
             f"(person {persons[row]!r} has {values[row, column]:g} on item {items[column]!r}); "
             "grade the answers as right (1) or wrong (0)"
         )
-    silent, unanswered = persons[missing.all(axis=1)], items[missing.all(axis=0)]
-    refuse("persons", silent, "answered no item at all; responses.dropna(how='all')")
-    refuse("items", unanswered, "were answered by nobody; responses.dropna(axis=1, how='all')")
+    if not unanswered:
+        silent, blank = persons[missing.all(axis=1)], items[missing.all(axis=0)]
+        refuse("persons", silent, "answered no item at all; responses.dropna(how='all')")
+        refuse("items", blank, "were answered by nobody; responses.dropna(axis=1, how='all')")
     return pd.DataFrame(values, persons.rename("person"), items.rename("item"), copy=False)
 
 

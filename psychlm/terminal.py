@@ -49,17 +49,22 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     Console().print(table)
 
 
-def from_here(value: Any) -> Any:
-    """Return the whole path of a file, or of a folder with a slash, from where the user is.
+OF_PACKAGES = ("default", "smollm2")  # models that come with the package, or a package
 
-    Notebooks run in a folder of their own; one word may be the name of something else.
+
+def from_here(value: Any, *, is_model: bool = False) -> Any:
+    """Return the whole path of a file or folder from where the user is; any other value as it is.
+
+    Notebooks run in a folder of their own. One word is a folder where it is the name of a model
+    (as for :func:`psychlm.lm.load`) or the folder holds one; else it may be something else.
     """
     if isinstance(value, list):
         return [from_here(one) for one in value]
     if not isinstance(value, str) or not value or len(value) > 4000 or "\0" in value:
         return value
     path = Path(value).expanduser()
-    is_folder = "/" in value and path.is_dir()
+    is_model = (is_model or (path / "config.json").is_file()) and value not in OF_PACKAGES
+    is_folder = path.is_dir() and ("/" in value or is_model)
     return str(path.resolve()) if path.is_file() or is_folder else value
 
 

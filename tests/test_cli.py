@@ -106,6 +106,23 @@ def test_persons_are_scored_from_either_format(tmp_path, suffix) -> None:
     assert run(*command).output.startswith("person,theta,se\n0,")
 
 
+def test_every_person_of_the_file_has_a_row_of_scores_one_with_blanks_too(tmp_path) -> None:
+    table = corpora.lsat6().iloc[:20].astype(float)
+    table.iloc[[3, 17]] = np.nan
+    table.index = [f"p{number:02d}" for number in range(20)]
+    table.to_csv(tmp_path / "answers.csv", index_label="id")
+    run("irt", "score", "fit.json", tmp_path / "answers.csv", "--out", tmp_path / "scores.csv")
+    scores = pd.read_csv(tmp_path / "scores.csv", index_col=0)
+    assert scores.index.tolist() == table.index.tolist()
+    assert scores.index[scores["theta"].isna()].tolist() == ["p03", "p17"]
+    assert scores["reason"].dropna().to_dict() == dict.fromkeys(["p03", "p17"], "answered no item")
+    table.iloc[:1, 1:3] = np.nan
+    table.iloc[:1].to_csv(tmp_path / "one.csv", index_label="id")
+    expected = irt.IRTFit.from_json("fit.json").score(table.iloc[:1].dropna(axis=1))
+    row = run("irt", "score", "fit.json", tmp_path / "one.csv").output.splitlines()[1].split(",")
+    assert [float(cell) for cell in row[1:]] == pytest.approx(expected.iloc[0].tolist())
+
+
 def test_ratings_are_fitted_and_scored_by_models_of_several_categories(tmp_path) -> None:
     out = tmp_path / "fit.json"
     assert run("irt", "fit", "ratings.csv", "--model", "graded", "--out", out).exit_code == 0
@@ -267,3 +284,18 @@ def test_a_model_takes_an_adaptive_test_of_a_bank_of_ones_own(tmp_path) -> None:
     written = pd.read_csv(out, dtype={"item": str}).drop(columns="n_items")
     pd.testing.assert_frame_equal(written, replay.reset_index(drop=True), check_dtype=False)
     assert "after 3 of 3 items, 0 choices scored" in run(*command).output
+
+
+def test_a_model_named_by_one_word_is_the_folder_here_where_there_is_one(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "plain", "default"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    whole = {name: str(tmp_path / name) for name in ("mine", "plain")}
+    for name in ("mine", "plain"):
+        assert terminal.from_here(name, is_model=True) == whole[name]
+    assert terminal.from_here("plain/") == whole["plain"]
+    assert terminal.from_here("mine") == whole["mine"]  # of a parameter: it holds a model
+    assert terminal.from_here("plain") == "plain"  # it may be the name of something else
+    for name in ("default", "gpt2"):
+        assert terminal.from_here(name, is_model=True) == name

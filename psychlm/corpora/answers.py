@@ -78,6 +78,7 @@ def read_answers(
     level: str | None = None,
     key: Key | None = None,
     missing: Sequence[object] = (),
+    unanswered: bool = False,
 ) -> Answers:
     """Read responses with what else the file holds: raw answers, key, and columns of groups.
 
@@ -98,6 +99,8 @@ def read_answers(
         The right answer of each item, or a file with a column for items and one for the key.
     missing : sequence
         Codes of missing answers, such as 99 or "NA", beside empty cells.
+    unanswered : bool
+        Keep persons and items without any answer, as scoring with known items needs.
 
     Examples
     --------
@@ -125,7 +128,7 @@ def read_answers(
         if codes:
             coded = table.apply(lambda cells: _as_text(cells).isin(codes))
             table = table.mask(coded).apply(_as_numbers)
-        return _answers(table, what, right, items, drop, level)
+        return _answers(table, what, right, items, drop, level, unanswered)
     except FileNotFoundError:
         raise FrameError(f"{file} does not exist; name a table or a folder of logs") from None
     except FrameError as error:
@@ -276,6 +279,7 @@ def _answers(
     items: Sequence[str] | None,
     drop: Sequence[str],
     level: str | None,
+    unanswered: bool,
 ) -> Answers:
     """Separate items from groups, and grade them."""
     persons = repr(table.index.name) if table.index.name else "the first column"
@@ -310,14 +314,15 @@ def _answers(
     others = f", no items: {format_names(groups.columns)}" if len(groups.columns) else ""
     recognised = f"{what} of {kind}: persons in {persons}, {len(chosen)} items{others}"
     silent = responses.isna().all(axis=1)
-    if silent.any() and not silent.all():
+    if silent.any() and not silent.all() and not unanswered:
         names = format_names(responses.index[silent])
         recognised += f"; left out, for they answered nothing: {names}"
         kept = ~silent.to_numpy()
         responses, groups = responses[kept], groups[kept]
         raw = None if raw is None else raw[kept]
     try:
-        responses = check_responses(responses, ratings=level == "ratings")
+        ratings = level == "ratings"
+        responses = check_responses(responses, ratings=ratings, unanswered=unanswered)
     except FrameError as error:
         raise FrameError(f"{error} (read as a {recognised})") from None
     return Answers(responses, raw, key, groups, recognised, level)

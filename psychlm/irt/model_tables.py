@@ -15,7 +15,7 @@ from torch import Tensor
 from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.response_functions import ResponseFunction, model_named
 from psychlm.irt.response_matrix import BLOCK_CELLS, BLOCK_CELLS_GPU, MISSING, encode_ratings
-from psychlm.irt.scoring import check_known
+from psychlm.irt.scoring import check_known, levels_of
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
@@ -78,8 +78,8 @@ class ModelTables:
         parameters = pd.DataFrame(functions.values.T.numpy(), items.index)
         check_known(parameters, ability_mean, ability_sd)
         nodes = ability_mean + ability_sd * STANDARD_GRID
-        if levels is None and not chosen.dichotomous:
-            levels = functions.levels(items.index)
+        if not chosen.dichotomous:
+            levels = levels_of(functions, items.index, levels)
         return cls(
             items=items.index,
             functions=functions,

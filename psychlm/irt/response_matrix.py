@@ -261,8 +261,8 @@ def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> Resp
         if new.any():
             raise FrameError(
                 f"item {item!r} has answers {sorted(set(answers[new]))[:5]} that nobody gave when "
-                f"the model was fitted ({categories.tolist()}); recode them, fit again, or give a "
-                "table's answers as levels="
+                f"the model was fitted ({categories.tolist()}); recode them, fit again, or name "
+                f"the {len(categories)} answers to the item in a table, in order: levels="
             )
         codes[answered, column] = np.searchsorted(categories, answers[answered])
     items = checked.columns

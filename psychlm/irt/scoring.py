@@ -7,6 +7,7 @@ device.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from psychlm.device import Device, torch_device
-from psychlm.frames import refuse
+from psychlm.frames import FrameError, format_names, refuse
 from psychlm.irt.categories import Answers
 from psychlm.irt.likelihood import (
     Parameters,
@@ -38,6 +39,7 @@ from psychlm.irt.response_matrix import (
     encode_responses,
     pick_device,
 )
+from psychlm.irt.specification import IRTWarning
 
 METHODS = ("eap", "map", "ml", "wle")
 # Standard deviations of ability: where a likelihood with guessing still rises there, it has no
@@ -164,8 +166,7 @@ def known_items(
         encoded = encode_responses(responses, where)
         unknown = encoded.items.difference(items.index)
     elif not len(unknown):
-        if levels is None:
-            levels = form.of_table(items).levels(items.index)
+        levels = levels_of(form.of_table(items), items.index, levels)
         encoded = encode_ratings(responses, levels)
     refuse("items", unknown, "have no parameters; drop them, or fit a model with them")
     table = items.loc[encoded.items]
@@ -187,6 +188,25 @@ def known_items(
     answers = Answers(encoded.values, encoded.count, group, n_categories, encoded.n)
     at_nodes = partial(answers.node_loglik, curves)
     return known(at_nodes, partial(_by_functions, answers, curves), information, False, None)
+
+
+def levels_of(functions: ResponseFunction, items: pd.Index, levels: Mapping | None) -> dict:
+    """Return the answers that are the categories of each item: those given, or 0, 1, 2, ...
+
+    Answers that are not as many as the categories of their item, or in another order, are refused.
+    """
+    of_model = functions.levels(items)
+    if levels is None:
+        return of_model
+    refuse("items", items[[item not in levels for item in items]], "are not among the levels")
+    for item, categories in of_model.items():
+        answers = list(levels[item])
+        if len(answers) != len(categories) or answers != sorted(set(answers)):
+            raise FrameError(
+                f"item {item!r} has {len(categories)} categories and the levels {answers}; give as "
+                "many answers as there are categories, from the lowest to the highest"
+            )
+    return dict(levels)
 
 
 def _information(answers: ResponseMatrix, items: ResponseFunction, nodes: Tensor) -> Tensor:
@@ -250,7 +270,8 @@ def score(
     items : DataFrame, indexed by item
         Known parameters: a, b or d, c and u, as ``IRTFit.items`` has them.
     responses : DataFrame, shape (n_persons, n_items)
-        A responses frame; its items may be some of those known.
+        A responses frame; its items may be some of those known. Who answered none of them has NaN,
+        and a warning names them.
     method : str
         "eap": posterior mean and standard deviation. "map": posterior mode. "ml": maximum
         likelihood, infinite where all responses, or none, are correct. "wle": the maximum of
@@ -280,6 +301,23 @@ def score(
     method = method.lower()
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {METHODS}")
+    if isinstance(responses, pd.DataFrame) and responses.size:
+        # Of new persons some may have answered nothing, and some items may not have been asked.
+        has_answer = responses.notna().to_numpy()
+        answered = has_answer.any(axis=1)
+        asked = has_answer.any(axis=0)
+        if not (answered.all() and asked.all()):
+            scores = pd.DataFrame(np.nan, responses.index.rename("person"), ["theta", "se"])
+            if answered.any():
+                options: dict[str, Any] = {"model": model, "levels": levels, "device": device}
+                options |= {"ability_sd": ability_sd, "ability_mean": ability_mean}
+                part = responses.loc[answered, asked]
+                scores[answered] = score(items, part, method, **options).to_numpy()
+            if not answered.all():
+                silent = format_names(responses.index[~answered])
+                message = f"persons {silent} answered no item; their ability is missing"
+                warnings.warn(message, IRTWarning, stacklevel=2)
+            return scores
     curves = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
     if method == "eap":
         _, _, posterior = curves.resolved()

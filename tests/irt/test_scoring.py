@@ -148,3 +148,41 @@ def test_tables_that_give_no_curve_are_refused(change, match):
     for function in (curves.probability, curves.item_information):
         with pytest.raises(FrameError, match=match):
             function(0.0, items.assign(**change).dropna(axis=1))
+
+
+def test_who_answered_nothing_has_a_row_without_ability_and_blank_items_are_not_asked():
+    items = pd.DataFrame({"a": 1.0, "b": [-1.0, 0.0, 1.0]}, ["q1", "q2", "q3"])
+    answers = pd.DataFrame(
+        [[1, np.nan, 0], [np.nan] * 3, [0, np.nan, 1]], ["ann", "bob", "eve"], items.index
+    )
+    with pytest.warns(irt.IRTWarning, match=r"\['bob'\] answered no item"):
+        found = irt.score(items, answers)
+    expected = irt.score(items, answers.loc[["ann", "eve"], ["q1", "q3"]])
+    pd.testing.assert_frame_equal(found.loc[["ann", "eve"]], expected)
+    assert found.loc["bob"].isna().all()
+    pd.testing.assert_frame_equal(irt.score(items, answers.iloc[:1]), expected.iloc[:1])
+    with pytest.warns(irt.IRTWarning, match="answered no item"):
+        assert irt.score(items, answers.iloc[1:2]).isna().all(axis=None)
+
+
+def test_levels_other_than_the_models_categories_are_refused_and_the_advice_works():
+    rng = np.random.default_rng(3)
+    items = simulate.items(4, rng, "graded", n_categories=3)
+    responses = simulate.responses(rng.normal(size=30), items, rng, model="graded")
+    expected = irt.score(items, responses, model="graded")
+    with pytest.raises(FrameError, match="name the 3 answers to the item in a table.*levels="):
+        irt.score(items, responses + 1, model="graded")
+    levels = dict.fromkeys(items.index, [1, 2, 3])
+    found = irt.score(items, responses + 1, model="graded", levels=levels)
+    pd.testing.assert_frame_equal(found, expected)
+    for wrong in ([1, 2, 3, 4, 5], [1, 2], [3, 2, 1], [1, 2, 2]):
+        levels = dict.fromkeys(items.index, wrong)
+        calls = (
+            lambda levels=levels: irt.score(items, responses + 1, model="graded", levels=levels),
+            lambda levels=levels: irt.ModelTables.of_items(items, "graded", levels=levels),
+        )
+        for call in calls:
+            with pytest.raises(FrameError, match="has 3 categories and the levels"):
+                call()
+    with pytest.raises(FrameError, match="are not among the levels"):
+        irt.score(items, responses, model="graded", levels={})
