@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import difflib
 import fnmatch
 import re
@@ -121,30 +123,8 @@ def select(notebooks: Sequence[Notebook], choices: Sequence[str] = ()) -> list[N
     return [notebook for notebook in notebooks if notebook.name in chosen or not choices]
 
 
-class Literals(yaml.SafeLoader):
-    """YAML with the numbers and truth values of version 1.2, and those of Python's cells.
-
-    ``1e-3`` is a number and ``010`` is ten; ``no``, ``1:30`` and dates are texts. To version 1.1,
-    which ``yaml.safe_load`` reads, they are a text, eight, false, ninety and a date.
-    """
-
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (the loader's own table, filled below)
-
-
-for kind, pattern, begins in (
-    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", "true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", "[-+]?[0-9]+(_[0-9]+)*", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
-):
-    Literals.add_implicit_resolver(
-        f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})$"), begins
-    )
-Literals.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
-
-
 def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
-    """Turn ``["draws=500", "seed=7"]`` into names and values (literals of :class:`Literals`).
+    """Turn ``["draws=500", "seed=7"]`` into names and values: literals of Python, or YAML.
 
     >>> parse_parameters(["draws=500", "rate=1e-3", "models=[a, b]"])
     {'draws': 500, 'rate': 0.001, 'models': ['a', 'b']}
@@ -155,19 +135,32 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
         try:
             if not equals or not name.strip().isidentifier():
                 raise ValueError("it has no name")
-            parameters[name.strip()] = yaml.load(text, Literals)
+            parameters[name.strip()] = _literal(text.strip())
         except (yaml.YAMLError, ValueError) as error:
             raise NotebookError(
-                f"a parameter is written name=value, a YAML literal; got {assignment!r} ({error})"
+                f"a parameter is written name=value, a literal of Python or YAML; got "
+                f"{assignment!r} ({error})"
             ) from None
     return parameters
+
+
+def _literal(text: str) -> Any:
+    """Return the value of a literal of Python, as in the parameters cell, or else of YAML."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    value = yaml.safe_load(text)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError(
+            f"YAML reads it as {value}; write a number as Python does, or quote a text"
+        )
+    return value
 
 
 def read_yaml(file: Path) -> dict[str, dict[str, Any]]:
     """Return the parameters of each notebook that a file names; an absent file names none."""
     try:
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        named = yaml.load(text, Literals)
+        named = yaml.safe_load(text)
         return {name: dict(values or {}) for name, values in dict(named or {}).items()}
     except (yaml.YAMLError, TypeError, ValueError) as error:
         said = f"{file} should map each notebook's name to its parameters: {error}"
