@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -84,18 +84,9 @@ class LanguageModel:
     kind: Kind  # how it predicts: see surprisal
     context_tokens: int  # longest input in tokens, special ones counted
     labels: tuple[str, ...] = ()  # of a classifier's outputs, in their order
-    opened: tuple[str, str] | None = None  # revision of its files, and its state when opened
-
-    @property
-    def revision(self) -> str | None:
-        """Commit of the hub, or ``"sha256:..."`` of a folder; None (then nothing is cached) where
-        it is not known, and for a network that was edited in memory since it was opened.
-        """
-        from psychlm.lm._network_state import state_of
-
-        if self.opened is None or state_of(self.network, self.tokenizer) != self.opened[1]:
-            return None
-        return self.opened[0]
+    # Commit of the hub, or "sha256:..." of a folder: of a model that was given by name, or where
+    # revision= said so. Without it nothing is cached, since a network in memory may be edited.
+    revision: str | None = None
 
     @property
     def device(self) -> torch.device:
@@ -118,6 +109,9 @@ def load(
     dtype: str | None = None,
 ) -> LanguageModel:
     """Open a language model, or another model that chooses among the choices of items.
+
+    What is returned may be edited in memory, so that its results are cached only where
+    ``revision=`` was given; those of models that functions take by name always are.
 
     Parameters
     ----------
@@ -154,6 +148,22 @@ def load(
     """
     check_option("kind", kind, (None, *get_args(Kind)))
     check_option("dtype", dtype, (None, "float32", "bfloat16", "float16"))
+    model = load_named(
+        name_or_path, device, revision=revision, kind=kind, labels=labels, dtype=dtype
+    )
+    return model if revision is not None else replace(model, revision=None)
+
+
+def load_named(
+    name_or_path: str | Path,
+    device: Device,
+    *,
+    revision: str | None = None,
+    kind: Kind | None = None,
+    labels: Sequence[str] | None = None,
+    dtype: str | None = None,
+) -> LanguageModel:
+    """Open a model as :func:`load` does, with the revision of its files: nobody can edit it."""
     checkpoint = find_checkpoint(str(name_or_path), revision)
     target, name = torch_device(device, "lm.load"), checkpoint.name
     with plain_errors(name):
@@ -184,9 +194,9 @@ def wrap(
     """Make a language model of a transformers model and tokenizer that are already in memory.
 
     The network keeps its mode, ``requires_grad`` and configuration; it is scored in evaluation mode
-    without gradients. Results of a model without a revision, or of one that was edited since, are
-    not cached. ``kind`` and ``labels`` are those of :func:`load`; a ModelError says what does not
-    suit.
+    without gradients. Results are cached under ``revision``, which stands for its weights,
+    tokenizer and configuration, and not without one. ``kind`` and ``labels`` are those of
+    :func:`load`; a ModelError says what does not suit.
 
     Examples
     --------
@@ -218,13 +228,8 @@ def wrap(
             f"{name} is no classifier and has no labels; leave labels={list(labels)} out, or "
             "say what stands for each choice with lm.Prompt('...', words={...})"
         )
-    opened = None
-    if revision is not None:
-        from psychlm.lm._network_state import state_of
-
-        opened = revision, state_of(network, tokenizer)
     window = context_tokens(network, tokenizer)
-    return LanguageModel(network, tokenizer, name, kind, window, named, opened)
+    return LanguageModel(network, tokenizer, name, kind, window, named, revision)
 
 
 def _labels(config: Any, given: Sequence[str] | None, name: str) -> tuple[str, ...]:

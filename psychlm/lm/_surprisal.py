@@ -28,7 +28,7 @@ from psychlm.cluster import run_pieces
 from psychlm.device import Device
 from psychlm.frames import refuse
 from psychlm.lm._errors import ModelError, check_limit, check_option
-from psychlm.lm._load import LanguageModel, find_checkpoint, load, named_models
+from psychlm.lm._load import LanguageModel, find_checkpoint, load_named, named_models
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
     SHARED,
@@ -174,7 +174,7 @@ def surprisal(
     if temperature != 1:
         options["temperature"] = temperature
     if unit == "token":
-        opened = model if isinstance(model, LanguageModel) else load(model, device)
+        opened = model if isinstance(model, LanguageModel) else load_named(model, device)
         options |= {"correction": None, "entropy": False, "rank": False}
         return _by_token(frame, texts, opened, options, batch_tokens)
     results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
@@ -338,7 +338,7 @@ def _scored(
     """
     checkpoint, request = None, ""
     if isinstance(model, LanguageModel):
-        revision = model.revision  # of a model in memory: None once it was edited
+        revision = model.revision  # of a model in memory: None unless it was stated
     else:
         checkpoint = find_checkpoint(str(model))
         name, revision = checkpoint.name, checkpoint.revision
@@ -355,7 +355,7 @@ def _scored(
         if not isinstance(model, LanguageModel):
             assert checkpoint is not None
             commit = None if checkpoint.folder else revision
-            model = load(checkpoint.name, device, revision=commit)
+            model = load_named(checkpoint.name, device, revision=commit)
         from psychlm.lm.forward import resolve_options
 
         options = resolve_options(model, **asked)

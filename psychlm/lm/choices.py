@@ -30,7 +30,7 @@ from psychlm.cluster import run_pieces
 from psychlm.device import Device
 from psychlm.frames import FrameError, check_items, check_responses, format_names, refuse
 from psychlm.lm._errors import check_limit, check_option
-from psychlm.lm._load import HEADS, LanguageModel, load, named_models
+from psychlm.lm._load import HEADS, LanguageModel, load_named, named_models
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -206,7 +206,7 @@ def choice_logprobs(
     items = check_items(items)
     check_option("normalise", normalise, get_args(Normalise))
     check_limit("batch_tokens", batch_tokens, 1)
-    model = load(model, device) if isinstance(model, (str, Path)) else model
+    model = load_named(model, device) if isinstance(model, (str, Path)) else model
     how = {"bos": bos, "batch_tokens": batch_tokens, "cache": cache, "progress": progress}
     scores = score_items(items, model, normalise, prompt, **how)
     # Report items whose scores rest on less than their whole text.
@@ -348,7 +348,7 @@ class ItemTaker:
 
     def __init__(self, items: pd.DataFrame, model: Any, **options: Any) -> None:
         if isinstance(model, (str, Path)):
-            model = load(model, options.pop("device", "auto"))
+            model = load_named(model, options.pop("device", "auto"))
         self.items = check_items(items).set_index("item_id", drop=False)
         self.model, self.options, self.n_scored = model, options, 0
 

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
 
 from psychlm import lm
-from psychlm.lm import forward
+from psychlm.lm import _choice_scores, forward
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 TEXT = "the old man and the sea"
@@ -65,40 +65,6 @@ EDITS = {  # through ``data``, for which torch counts no version
     ),
 }
 
-
-def bits(model: lm.LanguageModel) -> np.ndarray:
-    return lm.surprisal(TEXT, model)["surprisal_bits"].to_numpy()
-
-
-def nats(model: lm.LanguageModel) -> np.ndarray:
-    return lm.choice_logprobs(ITEMS, model).to_numpy()
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_an_edited_model_gives_its_own_numbers_and_not_those_of_its_files(edit, gpt2) -> None:
-    model = lm.load(gpt2, "cpu")
-    before = bits(model), nats(model)
-    EDITS[edit](model.network)
-    plain = lm.wrap(model.network, model.tokenizer)
-    for score, old in zip((bits, nats), before, strict=True):
-        edited = score(model)
-        np.testing.assert_allclose(edited, score(plain), atol=1e-5)
-        assert np.abs(edited - old).max() > 0.01
-    assert model.revision is None
-    assert lm.surprisal(TEXT, model).attrs["surprisal"]["revision"] is None
-    assert lm.choice_logprobs(ITEMS, model).attrs["revision"] is None
-
-
-def test_a_model_whose_weights_are_put_back_is_that_of_its_files_again(gpt2) -> None:
-    model = lm.load(gpt2, "cpu")
-    revision, before = model.revision, bits(model)
-    assert revision is not None and revision.startswith("sha256:")
-    for factor, known in ((2, None), (0.5, revision)):
-        model.network.transformer.wte.weight.data.mul_(factor)
-        assert model.revision == known
-    np.testing.assert_array_equal(bits(model), before)
-
-
 TOKENIZER_EDITS = {
     "normalizer": lambda one: setattr(one.backend_tokenizer, "normalizer", Lowercase()),
     "pieces": lambda one: setattr(one.backend_tokenizer, "pre_tokenizer", ByteLevel()),
@@ -106,14 +72,35 @@ TOKENIZER_EDITS = {
 }
 
 
+def bits(model: lm.LanguageModel | str) -> np.ndarray:
+    return lm.surprisal(TEXT, model)["surprisal_bits"].to_numpy()
+
+
+def nats(model: lm.LanguageModel | str) -> np.ndarray:
+    return lm.choice_logprobs(ITEMS, model).to_numpy()
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_model_gives_its_own_numbers_and_not_those_of_its_files(edit, gpt2) -> None:
+    of_files = bits(gpt2), nats(gpt2)  # cached, since the model is given by name
+    model = lm.load(gpt2, "cpu")
+    before = bits(model), nats(model)
+    EDITS[edit](model.network)
+    plain = lm.wrap(model.network, model.tokenizer)
+    for score, old, cached in zip((bits, nats), before, of_files, strict=True):
+        np.testing.assert_allclose(old, cached, atol=1e-5)
+        edited = score(model)
+        np.testing.assert_allclose(edited, score(plain), atol=1e-5)
+        assert np.abs(edited - old).max() > 0.01
+    assert lm.surprisal(TEXT, model).attrs["surprisal"]["revision"] is None
+    assert lm.choice_logprobs(ITEMS, model).attrs["revision"] is None
+
+
 @pytest.mark.parametrize("edit", TOKENIZER_EDITS)
 def test_an_edited_tokenizer_gives_its_own_numbers_and_not_those_of_the_files(edit, gpt2) -> None:
-    model = lm.load(gpt2, "cpu")
-    assert model.revision is not None
-    nats(model), model.tokenizer(["a sea", "a"], truncation=True, max_length=1)
-    assert model.revision is not None  # to use a tokenizer does not change it
     text = "The sea, the Sea <|endoftext|> sea."
-    before = lm.surprisal(text, model)["surprisal_bits"]
+    before = lm.surprisal(text, gpt2)["surprisal_bits"]
+    model = lm.load(gpt2, "cpu")
     TOKENIZER_EDITS[edit](model.tokenizer)
     edited, plain = (
         lm.surprisal(text, one)["surprisal_bits"].to_numpy()
@@ -121,7 +108,23 @@ def test_an_edited_tokenizer_gives_its_own_numbers_and_not_those_of_the_files(ed
     )
     np.testing.assert_array_equal(edited, plain)
     assert np.abs(edited - before).max() > 0.01
-    assert model.revision is None
+
+
+def test_results_are_kept_for_names_and_for_models_whose_revision_is_stated(gpt2, monkeypatch):
+    model = lm.load(gpt2, "cpu")
+    stated = lm.wrap(model.network, model.tokenizer, revision="mine 1")
+    kept = [(score(gpt2), score(stated)) for score in (bits, nats)]
+
+    def not_again(*_, **__):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(forward, "run", not_again)
+    monkeypatch.setattr(_choice_scores, "score_questions", not_again)
+    for score, results in zip((bits, nats), kept, strict=True):
+        np.testing.assert_array_equal(score(gpt2), results[0])
+        np.testing.assert_array_equal(score(stated), results[1])
+        with pytest.raises(AssertionError, match="computed again"):
+            score(model)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5"])

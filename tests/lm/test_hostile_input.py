@@ -160,7 +160,7 @@ def test_a_checkpoint_that_cannot_be_opened_safely_is_one_clear_error(copy, spoi
 @pytest.mark.parametrize("name", ["vocab.bpe", "weights.pt", "model.safetensors", "extra.json"])
 def test_the_fingerprint_that_pins_a_folder_covers_every_file_that_could_be_read(copy, gpt2, name):
     before = lm.fingerprint(copy)
-    assert before == lm.fingerprint(gpt2) == lm.load(copy).revision
+    assert before == lm.fingerprint(gpt2)
     assert before.startswith("sha256:")
     (copy / name).write_bytes(b"something")
     changed = lm.fingerprint(copy)
