@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analyses.running_text import UNKNOWN, Tokenize, plain
-from psychlm.lm.tokens import sum_over_words, word_level_tokens
+from analyses.running_text import UNKNOWN, Tokenize, plain, sum_over_words, word_level_tokens
 
 BEGIN, END, UNSEEN = 0, 1, 2  # the numbers of <s>, </s> and a word that was never seen
 FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])  # discounts where a text is too small to estimate them

@@ -23,6 +23,7 @@ from psychlm import data
 from psychlm.corpora import novels
 from psychlm.corpora.novels import STRAIGHT, bare_words
 from psychlm.corpora.reading_times import ucl_sentences
+from psychlm.frames import FrameError, check_words
 
 UNKNOWN = "<unk>"
 NLTK = ("brown", "movie_reviews", "state_union", "abc", "inaugural", "webtext", "treebank")
@@ -96,6 +97,42 @@ def unigram_log_probability(
     seen = tokens.map(counted).fillna(0).to_numpy(dtype=float)
     logs = pd.Series(np.log((seen + 1) / (counted.sum() + len(counted) + 1)), index=tokens.index)
     return logs.groupby(level=0).sum().reindex(range(len(words))).to_numpy()
+
+
+def word_level_tokens(words: pd.DataFrame, tokenize: Callable[[str], list[str]]) -> pd.DataFrame:
+    """Return one row per token that a word-level model (n-gram, LSTM) reads, in reading order.
+
+    ``tokenize`` makes tokens of a printed word, perhaps none.
+    ``sentence_id`` says where sentences begin, else each text is one. The result has ``row``
+    (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers); a FrameError
+    says that no word has a token.
+    """
+    words = check_words(words)
+    text = words.groupby("text_id", sort=False).ngroup().to_numpy()
+    keys = ["text_id", "sentence_id"] if "sentence_id" in words.columns else ["text_id"]
+    sentence = words.groupby(keys, sort=False).ngroup().to_numpy()
+    order = np.lexsort([words["word_id"].to_numpy(), text])
+    tokens = words["word"].iloc[order].map(tokenize).to_numpy()
+    columns = {"row": order, "token": tokens, "text": text[order], "sentence": sentence[order]}
+    table = pd.DataFrame(columns).explode("token").dropna(subset=["token"]).reset_index(drop=True)
+    if table.empty:
+        raise FrameError(
+            f"no word has a token in this style (such as {words['word'].iloc[0]!r}); take another"
+        )
+    return table
+
+
+def sum_over_words(
+    words: pd.DataFrame, tokens: pd.DataFrame, bits: np.ndarray, unknown: np.ndarray
+) -> pd.DataFrame:
+    """Return ``words`` with ``surprisal_bits`` summed over tokens (NaN where a word has none),
+    ``n_tokens``, and ``n_unknown``, how many of them the model does not know.
+    """
+    rows, n = tokens["row"].to_numpy(dtype=np.int64), len(words)
+    count = np.bincount(rows, minlength=n)
+    total = np.where(count > 0, np.bincount(rows, weights=bits, minlength=n), np.nan)
+    n_unknown = np.bincount(rows, weights=unknown, minlength=n).astype(np.int64)
+    return words.assign(surprisal_bits=total, n_tokens=count, n_unknown=n_unknown)
 
 
 # Text as people write it

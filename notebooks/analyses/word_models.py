@@ -27,11 +27,18 @@ import torch
 from torch import Tensor, nn
 
 from analyses import ngram
-from analyses.running_text import UNKNOWN, Tokenize, WordCorpus, counts, plain
+from analyses.running_text import (
+    UNKNOWN,
+    Tokenize,
+    WordCorpus,
+    counts,
+    plain,
+    sum_over_words,
+    word_level_tokens,
+)
 from psychlm.crowds import networks as networks_of_crowds
 from psychlm.data import atomic_write
 from psychlm.device import Device, torch_device
-from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 END = "<eos>"
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example

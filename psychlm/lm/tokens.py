@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -356,39 +356,3 @@ def _begins_with_space(tokenizer: Any, n_tokens: int) -> NDArray[np.bool_] | Non
     return np.array(
         [piece is not None and first_character(piece)[:1].isspace() for piece in pieces]
     )
-
-
-def word_level_tokens(words: pd.DataFrame, tokenize: Callable[[str], list[str]]) -> pd.DataFrame:
-    """Return one row per token that a word-level model (n-gram, LSTM) reads, in reading order.
-
-    ``tokenize`` makes tokens of a printed word, perhaps none (:mod:`analyses.running_text`).
-    ``sentence_id`` says where sentences begin, else each text is one. The result has ``row``
-    (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers); a FrameError
-    says that no word has a token.
-    """
-    words = check_words(words)
-    text = words.groupby("text_id", sort=False).ngroup().to_numpy()
-    keys = ["text_id", "sentence_id"] if "sentence_id" in words.columns else ["text_id"]
-    sentence = words.groupby(keys, sort=False).ngroup().to_numpy()
-    order = np.lexsort([words["word_id"].to_numpy(), text])
-    tokens = words["word"].iloc[order].map(tokenize).to_numpy()
-    columns = {"row": order, "token": tokens, "text": text[order], "sentence": sentence[order]}
-    table = pd.DataFrame(columns).explode("token").dropna(subset=["token"]).reset_index(drop=True)
-    if table.empty:
-        raise FrameError(
-            f"no word has a token in this style (such as {words['word'].iloc[0]!r}); take another"
-        )
-    return table
-
-
-def sum_over_words(
-    words: pd.DataFrame, tokens: pd.DataFrame, bits: NDArray[Any], unknown: NDArray[Any]
-) -> pd.DataFrame:
-    """Return ``words`` with ``surprisal_bits`` summed over tokens (NaN where a word has none),
-    ``n_tokens``, and ``n_unknown``, how many of them the model does not know.
-    """
-    rows, n = tokens["row"].to_numpy(dtype=np.int64), len(words)
-    count = np.bincount(rows, minlength=n)
-    total = np.where(count > 0, np.bincount(rows, weights=bits, minlength=n), np.nan)
-    n_unknown = np.bincount(rows, weights=unknown, minlength=n).astype(np.int64)
-    return words.assign(surprisal_bits=total, n_tokens=count, n_unknown=n_unknown)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from analyses import ngram
 from analyses import running_text as text
+from analyses.running_text import sum_over_words, word_level_tokens
 from psychlm.frames import FrameError
 from psychlm.lm import words_of
-from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 LMPLZ = json.loads((Path(__file__).parents[1] / "reference" / "lmplz.json").read_text())
 SMALL = [line.split() for line in LMPLZ["small"]["train"]]
