@@ -1,6 +1,6 @@
 """Every row of the tables in docs/coming_from.md against the program that it names: mgcv live, by
 rpy2; lme4 and mirt from stored numbers (tests/reference/coming_from.json, which
-tests/rows_of_programs.py writes); minicons by transformers' own log-probabilities.
+tests/helpers/rows_of_programs.py writes); minicons by transformers' own log-probabilities.
 
 A section has Python blocks, R blocks and one table. In a row, the second column is the program's
 call and the third ours; both give numbers, or a fit, which stands for its log-likelihood."""

@@ -1,17 +1,18 @@
 """The rows of docs/coming_from.md, and the numbers that each program gives for them.
 
 As a script this writes reference/coming_from.json, numbers of programs that no test runs; it needs
-R with the program, or minicons: ``python tests/rows_of_programs.py lme4 minicons``."""
+R with the program, or minicons: ``python tests/helpers/rows_of_programs.py lme4 minicons``."""
 
 import json
 import re
 import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from conftest import ROOT
 
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "coming_from.md"
 STORED = ROOT / "tests" / "reference" / "coming_from.json"
 
