@@ -32,9 +32,11 @@ def figure_data(figure: Figure) -> pd.DataFrame:
         for bars in ax.containers:
             horizontal = getattr(bars, "orientation", "vertical") == "horizontal"
             for box in [patch.get_bbox() for patch in getattr(bars, "patches", ())]:
-                x, y = (box.x0 + box.x1) / 2, box.y1
+                x = (box.x0 + box.x1) / 2
+                y = box.y1
                 if horizontal:
-                    x, y = box.x1, (box.y0 + box.y1) / 2
+                    x = box.x1
+                    y = (box.y0 + box.y1) / 2
                 marks.append(("bar", bars, [x], [y], None))
         marks += [("line", line, *line.get_data(orig=False), None) for line in ax.get_lines()]
         for artist in ax.collections:

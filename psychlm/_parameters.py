@@ -124,7 +124,8 @@ def check_type(name: str, value: Any, default: Any) -> None:
     """
     if default is None:
         return
-    kind, shown = type(default), f"{name}={default!r}"
+    kind = type(default)
+    shown = f"{name}={default!r}"
     if not _is(value, kind):
         raise ValueError(f"{name}={value!r} should be {TYPES[kind]}, as {shown} is")
     if kind not in (list, dict):

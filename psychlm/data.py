@@ -184,7 +184,8 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
 
     stored = facts_parameters(name)
     if stored.keys() != parameters.keys():
-        missing, more = sorted(stored.keys() - parameters), sorted(parameters.keys() - stored)
+        missing = sorted(stored.keys() - parameters)
+        more = sorted(parameters.keys() - stored)
         raise TypeError(f"facts({name!r}) needs the parameters {missing}, and does not take {more}")
     rules = {key: _rule(rule, parameters[key]) for key, rule in stored.items()}
     differ = {key: words for key, (holds, words) in rules.items() if not holds}

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 Device: TypeAlias = "str | torch.device"
 used: dict[str, list[str]] = {}  # where each part of the work ran: {"irt.fit": ["cpu"]}
-_lock, _restore = Lock(), ExitStack()  # of those inside of one_thread
+# of those inside of one_thread
+_lock = Lock()
+_restore = ExitStack()
 _inside: list[bool] = []
 
 

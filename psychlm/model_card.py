@@ -25,7 +25,8 @@ def a_tenth(words: pd.DataFrame, corpus: str, rng: np.random.Generator) -> pd.Da
     if corpus == "naturalstories":
         longest = words.groupby("text_id")["word_id"].transform("max")
         return words[words["word_id"] <= longest / 10]
-    unit, kind = words["text_id"], pd.Series("text", words.index)
+    unit = words["text_id"]
+    kind = pd.Series("text", words.index)
     if corpus == "sap2024":
         sentences = corpora.sap().readings.drop_duplicates("text_id").set_index("text_id")
         kind = unit.map(sentences["construction"])
@@ -46,7 +47,8 @@ def readings_with_predictors(
     of a corpus that has them, and ``unit`` is the text, or a hundred words of it in the Natural
     Stories.
     """
-    models, words = list(bits.columns.drop(KEYS)), corpus.words
+    models = list(bits.columns.drop(KEYS))
+    words = corpus.words
     if "log_frequency" not in words:
         words = words.merge(data.facts(f"{name}/frequency"), on=KEYS)
     columns = ["length_chars", "log_frequency"]
@@ -81,7 +83,8 @@ def heldout_logliks(
     for name in ("baseline", *names):
         added = "" if name == "baseline" else f"{name} + prev_{name} + "
         for part in range(folds):
-            train, test = frame[fold != part], frame[fold == part]
+            train = frame[fold != part]
+            test = frame[fold == part]
             fit = reading.fit(train, f"{measure} ~ {added}{BASELINE}", device=device)
             sd = np.sqrt((fit.residuals**2).mean())
             density = norm.logpdf(test[measure], fit.predict(test), sd)

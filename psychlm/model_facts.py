@@ -42,7 +42,9 @@ SEED = 2210  # of the items drawn and of what the probes borrow
 N_ITEMS = 160  # of a bank
 N_PROBED = 100  # of these the items under the confusion probes and listed
 MAX_CHARS = 220  # longest prompt and choice together: the default model reads 128 tokens
-N_WRONG, N_EXTRA = 2, 4  # wrong questions, and choices added
+# wrong questions, and choices added
+N_WRONG = 2
+N_EXTRA = 4
 
 # ------------------------------------------------------------
 # Items, and what the confusion probes make of them

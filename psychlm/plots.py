@@ -161,7 +161,8 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     >>> wright_map(pd.Series([0.0, 1.0]), difficulty, ax=plt.figure().gca()).get_xlabel()
     'persons'
     """
-    ax, colour = ax or plt.gca(), POPULATION_COLOURS["transformer"]
+    ax = ax or plt.gca()
+    colour = POPULATION_COLOURS["transformer"]
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
     ax.set(xlabel="persons", ylabel="ability, difficulty (logits)")
     named = len(difficulty) <= LABELLED_ITEMS
@@ -202,14 +203,16 @@ def item_curves(
     >>> item_curves(fit, ["LSAT 1"], lsat, ax=plt.figure().gca()).get_ylabel()
     'P(correct)'
     """
-    ax, theta = ax or plt.gca(), _abilities(fit)
+    ax = ax or plt.gca()
+    theta = _abilities(fit)
     table = fit.probability(theta)
     category = np.arange(table.shape[2])
     curves = pd.DataFrame(table @ category, theta, fit.items.index)
     if responses is not None:
         ability, group = _groups(fit, responses)
     for number, item in enumerate(items):
-        colour, mark = CATEGORIES[number % len(CATEGORIES)], "osD^vP"[number % 6]
+        colour = CATEGORIES[number % len(CATEGORIES)]
+        mark = "osD^vP"[number % 6]
         shown = item if responses is None else None
         ax.plot(theta, curves[item], color=colour, label=shown)
         if responses is not None:
@@ -237,7 +240,8 @@ def option_curves(
     >>> len(ax.lines)  # right and wrong
     2
     """
-    ax, theta = ax or plt.gca(), _abilities(fit)
+    ax = ax or plt.gca()
+    theta = _abilities(fit)
     curves = fit.probability(theta)[:, fit.items.index.get_loc(item)]
     levels = [0, 1] if fit.levels is None else fit.levels[item]
     styles = ("-", "--", "-.", ":")
@@ -262,7 +266,8 @@ def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> 
     >>> information(fit, ["LSAT 1"], ax=plt.figure().gca()).get_xlabel()
     'ability (logits)'
     """
-    ax, theta = ax or plt.gca(), _abilities(fit)
+    ax = ax or plt.gca()
+    theta = _abilities(fit)
     table = pd.DataFrame(fit.information(theta), theta, fit.items.index)
     total = table.sum(axis=1)
     ax.plot(theta, total, color=CATEGORIES[0], label="test")
@@ -293,10 +298,13 @@ def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     >>> item_fit(table, ax=plt.figure().gca()).get_xlabel()
     'RMSEA of S-X²'
     """
-    ax, rows = ax or plt.gca(), np.arange(len(table))
+    ax = ax or plt.gca()
+    rows = np.arange(len(table))
     if "s_x2" in table:
-        misfit, no_evidence = (holm(table["p"]) < 0.05).to_numpy(), "no evidence of misfit"
-        bad, others = table["rmsea"][misfit], table["rmsea"][~misfit]
+        misfit = (holm(table["p"]) < 0.05).to_numpy()
+        no_evidence = "no evidence of misfit"
+        bad = table["rmsea"][misfit]
+        others = table["rmsea"][~misfit]
         ax.scatter(bad, rows[misfit], c=CATEGORIES[2], label="misfit (Holm, 0.05)")
         ax.scatter(others, rows[~misfit], c="none", edgecolors=CATEGORIES[1], label=no_evidence)
         ax.set(xlabel="RMSEA of S-X\u00b2", xlim=(-0.002, None))
@@ -322,17 +330,21 @@ def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """
     ax = ax or plt.gca()
     if "b_difference" in table:
-        harder, se = table["b_difference"], pd.Series(0.0, table.index)
+        harder = table["b_difference"]
+        se = pd.Series(0.0, table.index)
         classes = pd.Series(np.where(table["p_adjusted"] < 0.05, "B", "A"), table.index)
         names = {"A": "not significant", "B": "significant at 0.05"}
     else:
         # the log odds of Mantel and Haenszel are the reference group's, of regression the focal's
         sign, column = (1, "ets") if "ets" in table else (-1, "class")
-        harder, se, classes = sign * table["log_odds"], table["se"], table[column]
+        harder = sign * table["log_odds"]
+        se = table["se"]
+        classes = table[column]
         names = {"A": "A: negligible", "B": "B: moderate", "C": "C: large"}
     for name, mark, colour in zip("ABC", "osD", CATEGORIES, strict=False):
         chosen = (classes == name).to_numpy()
-        label, error = names.get(name) if chosen.any() else None, 1.96 * se[chosen]
+        label = names.get(name) if chosen.any() else None
+        error = 1.96 * se[chosen]
         style: dict[str, Any] = {"fmt": mark, "color": colour, "ms": 4, "lw": 1}
         ax.errorbar(harder[chosen], np.flatnonzero(chosen), xerr=error, label=label, **style)
     ax.axvline(0, color="#444444", linewidth=0.8)
@@ -363,7 +375,8 @@ def word_by_word(
     the horse
     """
     ax = ax or plt.gca()
-    positions, highlighted = np.arange(len(words)), words["word_id"].isin(marked).to_numpy()
+    positions = np.arange(len(words))
+    highlighted = words["word_id"].isin(marked).to_numpy()
     colour = np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"])
     ax.bar(positions, words["surprisal_bits"], color=colour, width=0.7)
     ax.set_ylabel("surprisal (bits)")
@@ -388,7 +401,8 @@ def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     table = fit.effect(term)
     if table.shape[1] != 5:
         raise ValueError(f"{term} has several variables; draw it with plots.effect_surface")
-    x, colour = table.columns[0], POPULATION_COLOURS["transformer"]
+    x = table.columns[0]
+    colour = POPULATION_COLOURS["transformer"]
     if table[x].dtype == object or len(table) < 10:
         errors = [table["effect"] - table["low"], table["high"] - table["effect"]]
         ax.errorbar(table[x].astype(str), table["effect"], errors, fmt="o", color=colour, capsize=3)
@@ -421,7 +435,8 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     if table.shape[1] != 6:
         raise ValueError(f"{term} has not two variables; draw it with plots.partial_effect")
     names = list(table.columns[:2])
-    low, span = fit.data[names].min(), np.ptp(fit.data[names], axis=0)
+    low = fit.data[names].min()
+    span = np.ptp(fit.data[names], axis=0)
     observed = ((fit.data[names] - low) / span).drop_duplicates()
     points = (table[names] - low) / span
     distance = scipy.spatial.cKDTree(observed.to_numpy()).query(points.to_numpy())[0]

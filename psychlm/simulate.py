@@ -89,7 +89,8 @@ def responses(
     from psychlm.irt.model_tables import ModelTables  # with torch, which takes a second to import
 
     tables = ModelTables.of(items, model)
-    names, levels = tables.items, tables.levels
+    names = tables.items
+    levels = tables.levels
     ability = np.asarray(theta, dtype=float)
     if isinstance(theta, pd.Series):
         persons = theta.index.rename("person")

@@ -143,16 +143,21 @@ class ChoiceClassifier:
         items = check_items(items)
         questions, choices = self.texts.rows(items)
         answer = torch.tensor(items["answer"].tolist(), device=self.device)
-        network, rng = copy.deepcopy(self.network), np.random.default_rng(seed)
+        network = copy.deepcopy(self.network)
+        rng = np.random.default_rng(seed)
         learner = replace(self, network=network)
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=WEIGHT_DECAY)
-        rows, best, best_weights, stale = [], -1.0, None, 0
+        rows = []
+        best = -1.0
+        best_weights = None
+        stale = 0
         with seeded(seed, self.device):
             for epoch in range(1, epochs + 1):
                 # One pass through the items in random order.
                 network.train()
-                order, total = rng.permutation(len(items)), 0.0
+                order = rng.permutation(len(items))
+                total = 0.0
                 for first in range(0, len(order), batch_size):
                     some = order[first : first + batch_size]
                     batch = self.texts.batch(questions[some], choices[some]).to(self.device)
@@ -170,7 +175,9 @@ class ChoiceClassifier:
                 rows.append((epoch, total / len(order), accuracy))
                 stale += development is not None
                 if accuracy > best:
-                    best, best_weights, stale = accuracy, copy.deepcopy(network.state_dict()), 0
+                    best = accuracy
+                    best_weights = copy.deepcopy(network.state_dict())
+                    stale = 0
                 if patience is not None and stale >= patience:
                     break
         if best_weights is not None:
@@ -297,7 +304,8 @@ class PartialInputNetwork(nn.Module):
 
     def __init__(self, kind: Kind, lexicon: Lexicon, size: int, hidden: int) -> None:
         super().__init__()
-        self.kind, wide = kind, 2 * hidden
+        self.kind = kind
+        wide = 2 * hidden
         self.embedding: nn.Module = (
             nn.Embedding(2 + len(lexicon.numbers), size, padding_idx=0)
             if lexicon.vectors is None
@@ -318,7 +326,8 @@ class PartialInputNetwork(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """Return scores (n, N), minus infinity where there is no choice."""
         n, most = inputs.present.shape
-        c_mask, q_mask = inputs.choices_mask.flatten(0, 1), inputs.question_mask
+        c_mask = inputs.choices_mask.flatten(0, 1)
+        q_mask = inputs.question_mask
         states = self.reading(self.drop(self.embedding(inputs.choices.flatten(0, 1))), c_mask)
         r_c = masked_max(states, c_mask).reshape(n, most, -1)
         if self.kind == "choice-only":

@@ -181,7 +181,8 @@ def _senses(text: str) -> list[tuple[str | None, ...]]:
     expects_quotation = False
     for paragraph in re.split(r"\n[ \t]*\n", body):
         indent = len(paragraph) - len(paragraph.lstrip(" \n")) - paragraph.startswith("\n")
-        start, bare = paragraph.lstrip(), paragraph.lstrip("\n")
+        start = paragraph.lstrip()
+        bare = paragraph.lstrip("\n")
         if not start or start.startswith("["):
             continue
         if indent >= 8:
@@ -198,7 +199,8 @@ def _senses(text: str) -> list[tuple[str | None, ...]]:
         else:
             expects_quotation = False
     senses = [_sense(*pair) for pair in definitions]
-    word, part_of_speech = _plain(word), PARTS_OF_SPEECH[pos[1]]
+    word = _plain(word)
+    part_of_speech = PARTS_OF_SPEECH[pos[1]]
     return [(word, part_of_speech, *sense, forms) for sense in senses if sense is not None]
 
 
@@ -214,11 +216,14 @@ def _sense(raw: str, quotation: str | None) -> tuple[str | None, ...] | None:
     # Labels such as [Obs.] and authors of quotations stand at the end, one behind another.
     while (match := LABEL.search(text)) or (match := ATTRIBUTION.search(text)):
         text = text[: match.start()]
-    example, kind = "", None
+    example = ""
+    kind = None
     if match := USAGE.search(text):
         text, example, kind = text[: match.start()], text[match.end() :], "usage"
     elif match := QUOTED.search(text):
-        text, example, kind = text[: match.start()] + text[match.end() :], match[1], "quoted"
+        text = text[: match.start()] + text[match.end() :]
+        example = match[1]
+        kind = "quoted"
     elif quotation is not None:  # on one line, without its author
         line = _plain(SOURCE.sub("", quotation))
         example = re.sub(r"\s*--\s?(?=[A-Z0-9(]).*$", "", line).replace(" . . . ", " ... ")
@@ -305,7 +310,8 @@ def build(
         golds = golds[golds["cluster"].isin(kept_words)]
     distractors = _fill_up(golds, senses[senses["gold"].isin(golds.index)], pool, rng)
     # Choices in random order: column 0 of ``texts`` is the right answer.
-    golds, ordered = golds.sort_index(), distractors.sort_values("gold", kind="stable")
+    golds = golds.sort_index()
+    ordered = distractors.sort_values("gold", kind="stable")
     wrong = ordered["text"].to_numpy().reshape(-1, N_CHOICES - 1)
     texts = np.column_stack([golds["definition"], wrong])
     order = rng.permuted(np.tile(np.arange(N_CHOICES), (len(golds), 1)), axis=1)
@@ -324,7 +330,8 @@ def build(
         }
     )
     # Split, whole words at a time.
-    up_to, most = _questions_up_to(items["cluster"], rng), min(LARGEST_PART, len(items) // 3)
+    up_to = _questions_up_to(items["cluster"], rng)
+    most = min(LARGEST_PART, len(items) // 3)
     parts = np.select([up_to <= most, up_to <= 2 * most], ["train", "dev"], "test")
     items["split"] = items["cluster"].map(pd.Series(parts, index=up_to.index)).to_numpy()
     return check_items(items)
@@ -351,7 +358,8 @@ def _other_senses(
     words_of = cache(lambda text: frozenset(re.findall(r"\w+", text.lower())))
     names = cache(shows)  # the senses of a word meet each other, so that texts come again
     for word, definition, gold, forms in zip(*columns, strict=True):
-        a, b = words_of(definition), words_of(gold)
+        a = words_of(definition)
+        b = words_of(gold)
         kept.append(3 * len(a & b) <= 2 * len(a | b) and names(word, definition, forms) is None)
     pairs = pairs[np.array(kept, dtype=bool)]
     shuffled = pairs.iloc[rng.permutation(len(pairs))]
@@ -366,7 +374,8 @@ def _fill_up(
     slots = pd.DataFrame({"gold": np.repeat(golds.index.to_numpy(), n_random)})
     pos_of_slot = slots["gold"].map(golds["pos"])
     by_pos = {pos: rows.index.to_numpy() for pos, rows in pool.groupby("pos")}
-    entry, redraw = np.full(len(slots), -1), np.ones(len(slots), dtype=bool)
+    entry = np.full(len(slots), -1)
+    redraw = np.ones(len(slots), dtype=bool)
     for _ in range(MAX_REDRAWS):
         for pos, candidates in by_pos.items():
             here = redraw & (pos_of_slot == pos).to_numpy()

@@ -126,7 +126,8 @@ def words_at_hand() -> dict[str, pd.DataFrame]:
 def beside_table1(models: Sequence[CorpusModel]) -> pd.DataFrame:
     """Return perplexities beside those of the paper's model of the nearest size (Table 1): missing
     where the paper has no model of this family on this corpus."""
-    printed, rows = data.published("hao2020.table1"), []
+    printed = data.published("hao2020.table1")
+    rows = []
     for model in models:
         same = printed.query("dataset == @model.corpus.name and family == @model.family")
         near = same.loc[(same["size"] - model.size).abs().nsmallest(1).index].to_dict("records")
@@ -164,7 +165,8 @@ def chains(
     }
     gains = {}
     for name, (reader, columns) in measures.items():
-        corpus, frequency = reader(), None
+        corpus = reader()
+        frequency = None
         table = model_facts.surprisal(name)[[*KEYS, *stored]]
         trained = data.facts(f"hao2020/surprisals_{name}")
         table = table.merge(trained, on=KEYS, validate="one_to_one")
@@ -271,7 +273,8 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
     ``sentence``, ``support`` and ``outcome``."""
     able_set = f"PNC above {WORTHLESS_PNC}"
     by_set = relations.set_index("measure").groupby("over")
-    pooled, able = by_set.get_group("all"), by_set.get_group(able_set)
+    pooled = by_set.get_group("all")
+    able = by_set.get_group(able_set)
 
     def value(measure: str) -> str:
         row = able.loc[measure]
@@ -290,7 +293,8 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
         sentence = "The gain does not rise significantly with the PNC on every measure."
         outcome = "not" if pooled["r"].min() <= 0 else "partly"
     elif able["low"].min() > 0:
-        sentence, outcome = "The gain rises with the PNC on every measure.", "reproduced"
+        sentence = "The gain rises with the PNC on every measure."
+        outcome = "reproduced"
     elif able["low"].max() > able["high"].min():  # two intervals that do not overlap
         sentence = (
             "The PNC finds models without gain; how it ranks the others depends on the measure."

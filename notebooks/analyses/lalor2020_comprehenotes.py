@@ -56,7 +56,8 @@ def compare_with_stored(fitted: Mapping[str, irt.IRTFit]) -> pd.Series:
     from -4 to 4 logits (which an infinite slope does not change), and ``max_loglik_difference``."""
     stored, loglik = stored_fits()
     theta = np.linspace(-4, 4, 161)
-    largest, nats = 0.0, 0.0
+    largest = 0.0
+    nats = 0.0
     for name, fit in fitted.items():
         theirs = stored[name].loc[fit.items.index]
         difference = irt.curves.probability(theta, fit.items)
@@ -148,7 +149,8 @@ def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) 
     weights /= weights.sum()
     correct = irt.curves.probability(theta, items).T
     probability = np.stack([1 - correct, correct], axis=1)  # (n_items, 2, n_nodes)
-    x, largest = responses[items.index].to_numpy(float), {}
+    x = responses[items.index].to_numpy(float)
+    largest = {}
     for subset in itertools.combinations(range(len(items)), size):
         answers = x[:, subset]
         answers = answers[~np.isnan(answers).any(axis=1)].astype(int)
@@ -196,7 +198,8 @@ def shortest_form(items: pd.DataFrame, low: float, high: float) -> pd.Series:
     Return by item, in the order of the choice, the mean of 1 / sqrt(information + 1) over abilities
     from ``low`` to ``high`` (logits); 1 is the prior's information."""
     information = irt.curves.item_information(np.linspace(low, high, 101), items)
-    total, chosen = np.ones(len(information)), {}
+    total = np.ones(len(information))
+    chosen = {}
     remaining = list(range(len(items)))
     while remaining:
         errors = ((total[:, None] + information[:, remaining]) ** -0.5).mean(axis=0)
@@ -216,8 +219,10 @@ def fit_of(
     responses drawn from the fit, and fitted again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of S-X2: see above
-        items, pairs = irt.s_x2(fit, responses), irt.ld_x2(fit, responses)
-    m2, rows = irt.m2(fit, responses), {}
+        items = irt.s_x2(fit, responses)
+        pairs = irt.ld_x2(fit, responses)
+    m2 = irt.m2(fit, responses)
+    rows = {}
     for name, table in (("n_misfitting", items), ("n_dependent_pairs", pairs)):
         rows[name] = {"value": (stats.holm(table["p"]) < 0.05).sum(), "n": len(table)}
     rows["rmsea"] = {"value": m2.rmsea, "low": m2.rmsea_low, "high": m2.rmsea_high}

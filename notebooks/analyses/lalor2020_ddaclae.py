@@ -150,7 +150,9 @@ class CompetenceBased(Curriculum):
         c0: float = INITIAL_COMPETENCE,
     ) -> None:
         super().__init__(answers, difficulty)
-        self.power, self.full_at, self.c0 = {"linear": 1, "root": 2}[form], full_at, c0
+        self.power = {"linear": 1, "root": 2}[form]
+        self.full_at = full_at
+        self.c0 = c0
 
     def n_reached(self, epoch: int, state: CrowdState) -> Reached:
         """Return the number of examples by the schedule; no member is asked."""

@@ -25,7 +25,8 @@ def annotated_snli(items: pd.DataFrame) -> Parts:
     A pair is harder the fewer of five annotators gave the gold label: ``difficulty`` is the log
     odds of another label, half an annotator added to both sides. Networks train on pairs of the
     development part, of which the last 15 % of premises are held out, and answer the test part."""
-    pool, test = items[items["part"] == "dev"], items[items["part"] == "test"]
+    pool = items[items["part"] == "dev"]
+    test = items[items["part"] == "test"]
     held_out = pool["premise"] >= pool["premise"].quantile(0.85)
     votes = test[item_banks.NLI_LABELS].to_numpy()
     n = votes[np.arange(len(test)), test["answer"].astype(int)]
@@ -112,7 +113,8 @@ def regression(
                 f"{column} has one value in all {len(rows)} answers, so that its slope is unknown; "
                 "give networks of two sizes, and items of several difficulties"
             )
-    b, log_size = rows[by].to_numpy(), rows["log_size"].to_numpy()
+    b = rows[by].to_numpy()
+    log_size = rows["log_size"].to_numpy()
     x = np.column_stack([np.ones(len(rows)), b, log_size, b * log_size])
     model = sm.GLM(rows["right"].to_numpy(), x, family=sm.families.Binomial())
     fit = model.fit()

@@ -69,7 +69,8 @@ def lltm(
     checked = check_responses(responses)
     features = check_covariates(design, checked.columns)
     rasch = fit(checked, "Rasch")
-    b, se = rasch.items["b"].to_numpy(), rasch.items["se_b"].to_numpy()
+    b = rasch.items["b"].to_numpy()
+    se = rasch.items["se_b"].to_numpy()
     x = features.to_numpy()
     # Without random effects, difficulties are in the span of the features.
     fitted = fit_difficulties(
@@ -82,10 +83,12 @@ def lltm(
     # The explained share, and its interval from resamples of persons and items.
     share = explained_variance(b, se**2, x)
     draws, n_constant = _resample(checked.to_numpy(), x, rasch, n_boot, np.random.default_rng(rng))
-    eta, se_eta = fitted.eta, _standard_errors(x, fitted)
+    eta = fitted.eta
+    se_eta = _standard_errors(x, fitted)
     beta, se_beta, residual_variance = random_effects(b, se**2, x)
     explained = x @ eta
-    df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - fitted.loglik), 0.0)
+    df = len(b) - x.shape[1]
+    chi2 = max(2 * (rasch.loglik - fitted.loglik), 0.0)
     columns = {"b": b, "se_b": se, "b_explained": explained, "residual": b - explained}
     return LLTMFit(
         coefficients=wald_table(eta, se_eta, features.columns),
@@ -165,7 +168,8 @@ def _resample(
     values: Array, x: Array, rasch: IRTFit, n_boot: int, rng: np.random.Generator
 ) -> tuple[Array, float]:
     """Return the share in resamples of persons and items, and the mean number of items lost."""
-    draws, n_lost = np.full(n_boot, np.nan), 0
+    draws = np.full(n_boot, np.nan)
+    n_lost = 0
     n_persons, n_items = values.shape
     for number in range(n_boot):
         columns = np.asarray(rng.integers(n_items, size=n_items))

@@ -21,7 +21,10 @@ import pandas as pd
 
 from analyses.running_text import UNKNOWN, Tokenize, plain, sum_over_words, word_level_tokens
 
-BEGIN, END, UNSEEN = 0, 1, 2  # the numbers of <s>, </s> and a word that was never seen
+# the numbers of <s>, </s> and a word that was never seen
+BEGIN = 0
+END = 1
+UNSEEN = 2
 FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])  # discounts where a text is too small to estimate them
 
 
@@ -86,8 +89,10 @@ def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
     n_words = len(vocabulary)
     # Per order: sorted keys, the place of the n-gram that ends at each word (-1: it would begin
     # before its sentence), one position of each n-gram, and how often it occurs.
-    keys, places = [np.arange(n_words)], [words]
-    positions, counts = [np.zeros(n_words, dtype=np.int64)], [np.bincount(words, minlength=n_words)]
+    keys = [np.arange(n_words)]
+    places = [words]
+    positions = [np.zeros(n_words, dtype=np.int64)]
+    counts = [np.bincount(words, minlength=n_words)]
     positions[0][words] = np.arange(len(words))
     for _ in range(order - 1):
         context = _before(places[-1])
@@ -110,10 +115,12 @@ def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
             count = np.where(starts[position] == position - n + 1, count, different)
         if n == 1:
             count[[BEGIN, UNSEEN]] = 0
-            context, n_contexts = np.zeros(n_words, dtype=np.int64), 1
+            context = np.zeros(n_words, dtype=np.int64)
+            n_contexts = 1
             lower = np.full(n_words, 1 / (n_words - 1))  # <s> is never predicted
         else:
-            context, n_contexts = places[n - 2][position - 1], len(keys[n - 2])
+            context = places[n - 2][position - 1]
+            n_contexts = len(keys[n - 2])
             lower = orders[-1].probability[places[n - 2][position]]
         discount = _discounts(count)[np.minimum(count, 3)]
         total = np.bincount(context, count, n_contexts)

@@ -56,7 +56,9 @@ PARTIAL: tuple[Baseline, ...] = ("choice-only", "choice-to-choice")  # never see
 MARGIN = 0.05  # by how much an interval must clear chance before a probe is flagged
 LEARNING_RATE = 3e-3  # of the baselines
 MOST_ADDED = 3000  # questions of the original kind: "x2 matching, up to 3k" (section 4.2)
-EPOCHS, BATCH_SIZE = 3, 16  # of an inoculation
+# of an inoculation
+EPOCHS = 3
+BATCH_SIZE = 16
 SCHEME = 2  # raised whenever a stored cell of a sweep would change
 
 
@@ -103,7 +105,8 @@ def partial_input_baseline(
             "by cluster, or memory looks like an artefact"
         )
     if baseline == "vector-similarity":
-        scores, n_train = vector_similarity(test, lexicon), 0
+        scores = vector_similarity(test, lexicon)
+        n_train = 0
     else:
         # Hold a fifth of the clusters out to stop by, and train on the others.
         clusters = train["cluster"].unique()
@@ -112,11 +115,13 @@ def partial_input_baseline(
         order = np.random.default_rng(seed).permutation(len(clusters))
         held = train["cluster"].isin(clusters[order[: max(1, round(0.2 * len(clusters)))]])
         train, development = train[~held], train[held]
-        words, sizes = lexicon or Lexicon.learned(train), {"size": size, "hidden": hidden}
+        words = lexicon or Lexicon.learned(train)
+        sizes = {"size": size, "hidden": hidden}
         model = partial_input_model(baseline, words, seed=seed, device=device, **sizes)
         learning: dict[str, Any] = {"learning_rate": LEARNING_RATE, "epochs": epochs}
         learning |= {"patience": patience, "development": development}
-        scores, n_train = model.train(train, seed=seed, **learning).logprobs(test), len(train)
+        scores = model.train(train, seed=seed, **learning).logprobs(test)
+        n_train = len(train)
     right = grade(test, scores)
     accuracy = instance_accuracy(test.assign(all="all"), right, by="all").iloc[0]
     numbers = {name: float(accuracy[name]) for name in ("accuracy", "low", "high")}
@@ -151,7 +156,8 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFr
 
     store = TextStore(unit_means)
     questions, choices = store.rows(items)
-    vectors, cosines = np.stack(store.values), np.full(choices.shape, np.nan)
+    vectors = np.stack(store.values)
+    cosines = np.full(choices.shape, np.nan)
     for column in range(choices.shape[1]):
         row = np.flatnonzero(choices[:, column] >= 0)
         products = vectors[questions[row]] * vectors[choices[row, column]]
@@ -248,11 +254,13 @@ def inoculate(
 def _lesson(parts: dict[str, pd.DataFrame], cell: dict[str, Any]) -> pd.DataFrame:
     """Return the items that a cell learns from: the first k of an order that depends on the seed,
     so that larger k hold the smaller, and those added."""
-    rng, train = np.random.default_rng(cell["seed"]), parts["train"]
+    rng = np.random.default_rng(cell["seed"])
+    train = parts["train"]
     items = train.iloc[rng.permutation(len(train))[: cell["k"]]]
     if not cell["add_some"]:
         return items
-    more, n_added = parts["more"], min(cell["add_some"] * cell["k"], MOST_ADDED)
+    more = parts["more"]
+    n_added = min(cell["add_some"] * cell["k"], MOST_ADDED)
     added = more.iloc[rng.permutation(len(more))[:n_added]]
     return pd.concat([items, added], ignore_index=True)
 
@@ -399,11 +407,13 @@ def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:
     concept itself or stands in the relation asked for, and whether it is ``wrong``: that, or its
     key or a distractor does not stand in the relation recorded.
     """
-    graph, number = builder.graph, pd.Series(np.arange(builder.graph.n), index=builder.names)
+    graph = builder.graph
+    number = pd.Series(np.arange(builder.graph.n), index=builder.names)
     probe = questions["probe"].to_numpy()
     concept = number[questions["concept"]].to_numpy()
     key = number[questions["answer_concept"]].to_numpy()
-    up, down = probe == "hypernymy", probe == "hyponymy"
+    up = probe == "hypernymy"
+    down = probe == "hyponymy"
     hops = np.select([up, down], [graph.hops(concept, key), graph.hops(key, concept)], 0)
     wrong_key = (hops != questions["hops"].to_numpy()) | (~(up | down) & (concept != key))
     # the distractors of all questions in one array

@@ -128,7 +128,8 @@ def sum_over_words(
     """Return ``words`` with ``surprisal_bits`` summed over tokens (NaN where a word has none),
     ``n_tokens``, and ``n_unknown``, how many of them the model does not know.
     """
-    rows, n = tokens["row"].to_numpy(dtype=np.int64), len(words)
+    rows = tokens["row"].to_numpy(dtype=np.int64)
+    n = len(words)
     count = np.bincount(rows, minlength=n)
     total = np.where(count > 0, np.bincount(rows, weights=bits, minlength=n), np.nan)
     n_unknown = np.bincount(rows, weights=unknown, minlength=n).astype(np.int64)
@@ -300,7 +301,8 @@ def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]
     rng = np.random.default_rng(seed)
     # state 0 ends a sentence and begins the next
     chain = rng.dirichlet(np.full(n_types + 1, 0.3), size=n_types + 1)
-    steps, state = [], np.zeros(max(n_words // CHAIN_LENGTH, 10), dtype=np.int64)
+    steps = []
+    state = np.zeros(max(n_words // CHAIN_LENGTH, 10), dtype=np.int64)
     for _ in range(CHAIN_LENGTH):
         above = rng.random(len(state))[:, None] > chain[state].cumsum(axis=1)
         state = above.sum(axis=1).clip(max=n_types)
@@ -316,13 +318,15 @@ def _deal(name: str, sentences: Iterable[list[str]], n_words: int, min_count: in
     """Fill test, validation and training part, in this order, with so many words each."""
     rest = filter(None, sentences)
     n_held_out = int(HELD_OUT * n_words)
-    test, validation = _take(rest, n_held_out), _take(rest, n_held_out)
+    test = _take(rest, n_held_out)
+    validation = _take(rest, n_held_out)
     return _corpus(name, lower_case, (_take(rest, n_words), validation, test), min_count)
 
 
 def _take(sentences: Iterable[list[str]], n_words: int) -> Sentences:
     """Take sentences until they have so many words."""
-    taken, total = [], 0
+    taken = []
+    total = 0
     for sentence in sentences:
         taken.append(sentence)
         total += len(sentence)

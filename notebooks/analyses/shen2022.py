@@ -46,16 +46,19 @@ def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> C
     scores = check_scores(scores)
     tied = (scores.eq(scores.max(axis=1), axis=0).sum(axis=1) > 1).to_numpy()
     clear = scores[~tied]
-    n, nan = len(clear), float("nan")
+    n = len(clear)
+    nan = float("nan")
     if not n:
         return ChanceTest(nan, nan, nan, nan, 0, nan, nan)
-    picked, size = grade(answers, clear).to_numpy(), n_choices(clear)
+    picked = grade(answers, clear).to_numpy()
+    size = n_choices(clear)
     k = int(picked.sum())
     # The count of picks is a sum of coins of unequal chances: sum what is no likelier than k.
     pmf = scipy_stats.poisson_binom(1 / size).pmf(np.arange(n + 1))
     p = float(min(1.0, pmf[pmf <= pmf[k] * (1 + 1e-7)].sum()))  # the tolerance of binomtest
     sizes, group = np.unique(size, return_inverse=True)
-    total, hits = np.bincount(group), np.bincount(group, picked)
+    total = np.bincount(group)
+    hits = np.bincount(group, picked)
     expected = np.column_stack([total / sizes, total - total / sizes])
     chi2 = ((np.column_stack([hits, total - hits]) - expected) ** 2 / expected).sum()
     p_chi2 = float(scipy_stats.chi2.sf(chi2, len(sizes)))
@@ -143,7 +146,9 @@ def bias_decomposition(
         contrasts = np.einsum("cj,ijv->icv", helmert(n), stack)
         turned.append(contrasts.reshape(-1, 1 + len(FEATURES)))
     table = np.concatenate(turned)
-    y, x, groups = table[:, 0], table[:, 1:], np.repeat(np.arange(len(table) // k), k)
+    y = table[:, 0]
+    x = table[:, 1:]
+    groups = np.repeat(np.arange(len(table) // k), k)
     if np.allclose(y.reshape(-1, k).std(axis=1), 0, atol=1e-9):
         raise ValueError("all presentations score alike: the model does not read the question")
     sd = np.sqrt((x**2).mean(axis=0))
@@ -154,8 +159,10 @@ def bias_decomposition(
 
     with warnings.catch_warnings(action="ignore"):  # convergence is reported in the result
         fit = MixedLM(y, x / sd, groups=groups).fit(reml=True)
-    beta, se = fit.fe_params, fit.bse_fe
-    choice_variance, noise = float(fit.cov_re[0, 0]), float(fit.scale)
+    beta = fit.fe_params
+    se = fit.bse_fe
+    choice_variance = float(fit.cov_re[0, 0])
+    noise = float(fit.scale)
     explained = beta * ((x / sd).T @ (x / sd) / len(x) @ beta)
     parts_of = pd.Series([*explained, choice_variance, noise], index=[*FEATURES, "choice", "noise"])
     half = scipy_stats.norm.ppf(0.975) * se
@@ -164,7 +171,8 @@ def bias_decomposition(
         {"nats_per_sd": beta, "se": se, "low": beta - half, "high": beta + half, "z": z},
         index=pd.Index(FEATURES, name="feature"),
     ).assign(p=2 * scipy_stats.norm.sf(np.abs(z)), sd=sd)
-    shares, sds = parts_of / parts_of.sum(), (choice_variance**0.5, noise**0.5)
+    shares = parts_of / parts_of.sum()
+    sds = (choice_variance**0.5, noise**0.5)
     return BiasDecomposition(coefficients, shares, *sds, bool(fit.converged))
 
 
@@ -206,7 +214,8 @@ def control_alarms(
 ) -> np.ndarray:
     """Return how often :func:`against_chance` and :func:`prior_bias` call a responder biased (p up
     to .05), as shares of the seeds."""
-    p, answers = [], items.set_index("item_id")["answer"]
+    p = []
+    answers = items.set_index("item_id")["answer"]
     for rng in map(np.random.default_rng, seeds):
         thrice = [responder(items, rng=rng) for _ in range(3)]
         bias = prior_bias(*thrice, rng=rng, n_permutations=99, n_boot=2)

@@ -30,7 +30,9 @@ TRAINING_SETS = {  # of the benchmarks of Shen & Kejriwal (2022), and how many i
     "Social IQA": ("mcqa/socialiqa/socialiqa-train-dev#train.jsonl", 33_410),
 }
 TEMPERATURES = (0.5, 1.0, 1.5, 2.0, 3.0)  # of the stored surprisals, see anticipation
-N_LEARN, N_STOP = 1200, 100  # items of each of these banks that the head learns from, and stops by
+# items of each of these banks that the head learns from, and stops by
+N_LEARN = 1200
+N_STOP = 100
 # WordNetQA of notebook 40, and WordNetQA and DictionaryQA of notebook 41
 WORDNET = Recipe(seed=46301, max_concepts=2000, max_hops=4, max_distance=3)
 GATHERED: dict[str, Any] = {"seed": 2020, "n_concepts": 2000, "most": 10_000}
@@ -53,7 +55,8 @@ def confused_items(
     (:func:`presentations`). With ``training_sets`` a benchmark is learned from its own training set
     where it has one.
     """
-    test_items, learn = {}, {}
+    test_items = {}
+    learn = {}
     changed: dict[tuple[str, str], pd.DataFrame] = {}
     n_pool = max(n_items, model_facts.N_PROBED)
     for bank in banks:
@@ -165,7 +168,8 @@ def inoculations(
     done = {}
     for probe, rows in tables.groupby("probe", sort=False):
         rows = rows.drop(columns="probe").set_index("cell")
-        before, cells = rows.loc[-1, ["new", "original", "average", "test"]], rows.drop(-1)
+        before = rows.loc[-1, ["new", "original", "average", "test"]]
+        cells = rows.drop(-1)
         cells = cells.astype(dict.fromkeys(("k", "epochs", "seed", "add_some"), int))
         wanted = cells["k"].isin([min(k, cells["k"].max()) for k in sizes])
         wanted &= cells["learning_rate"].isin(learning_rates) & cells["add_some"].isin(add_some)
@@ -203,7 +207,8 @@ def recompute_surprisal(
     A causal model needs only the words before a word, so the beginning of a randomly drawn text is
     scored (of several texts where they are short).
     """
-    rng, longest = np.random.default_rng(seed), 60
+    rng = np.random.default_rng(seed)
+    longest = 60
     begun = words[words["word_id"] <= longest]
     sizes = begun.groupby("text_id").size().iloc[rng.permutation(begun["text_id"].nunique())]
     # as many texts as it takes to have three times the words that are compared

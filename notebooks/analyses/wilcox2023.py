@@ -58,7 +58,8 @@ def _three_words(*names: str) -> list[str]:
 
 
 BASELINE = _three_words("freq", "len")
-SURPRISAL, ENTROPY = _three_words("surp"), _three_words("ent")
+SURPRISAL = _three_words("surp")
+ENTROPY = _three_words("ent")
 # What is compared: the columns beside the baseline of the larger and of the smaller regression.
 COMPARISONS = {
     "surprisal": (SURPRISAL, []),
@@ -104,7 +105,8 @@ def linear_logliks(
     """Return each row's held-out log-likelihood (nats) under ordinary least squares, of several
     measures in columns."""
     names = measure if isinstance(measure, str) else list(measure)
-    folds, y = contiguous_folds(len(frame)), frame[names].to_numpy(np.float64)
+    folds = contiguous_folds(len(frame))
+    y = frame[names].to_numpy(np.float64)
     x = np.column_stack([np.ones(len(y)), frame[list(columns)].to_numpy(np.float64)])
     logliks = np.empty_like(y)
     for fold in range(folds.max() + 1):
@@ -121,7 +123,8 @@ def smooth_logliks(frame: pd.DataFrame, measure: str, terms: str, **options: Any
 
     The variance is the residual one of the training rows, RSS / (n - edf).
     """
-    folds, logliks = contiguous_folds(len(frame)), np.empty(len(frame))
+    folds = contiguous_folds(len(frame))
+    logliks = np.empty(len(frame))
     for fold in range(folds.max() + 1):
         held = folds == fold
         fit = reading_times.fit(frame[~held], f"{measure} ~ {terms}", **options)
@@ -220,8 +223,10 @@ def mean_gains(by_passage: pd.DataFrame, comparison: str) -> pd.DataFrame:
     """
     rows = {}
     for key, part in by_passage.groupby(KEYS, sort=True):
-        sums, n = part[comparison].to_numpy(), part["n"].to_numpy()
-        size, total = len(sums), float(sums.sum())
+        sums = part[comparison].to_numpy()
+        n = part["n"].to_numpy()
+        size = len(sums)
+        total = float(sums.sum())
         gain = total / n.sum()
         residual = sums - gain * n
         variance = size / (size - 1) * np.square(residual).sum() / n.sum() ** 2
@@ -246,9 +251,11 @@ def over_languages(means: pd.DataFrame) -> pd.DataFrame:
     """
     rows = {}
     for key, part in means.groupby(["model", "measure"], sort=True):
-        effect, variance = part["gain"].to_numpy(), part["std_error"].to_numpy() ** 2
+        effect = part["gain"].to_numpy()
+        variance = part["std_error"].to_numpy() ** 2
         summary = combine_effects(effect, variance, method_re="iterated", use_t=True)
-        gain, error = summary.mean_effect_re, summary.sd_eff_w_re_hksj
+        gain = summary.mean_effect_re
+        error = summary.sd_eff_w_re_hksj
         low, high = summary.conf_int(use_t=True)[3]  # weighted residual variance, random effects
         spread = t.ppf(0.975, len(part) - 2) * np.sqrt(summary.tau2 + error**2)
         row = {"gain": gain, "low": low, "high": high, "tau": np.sqrt(summary.tau2)}

@@ -42,7 +42,9 @@ from psychlm.device import Device, torch_device
 
 END = "<eos>"
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
-WINDOWS_AT_ONCE, WORDS_AT_ONCE = 32, 4096  # of a text: bound the memory that logits take
+# of a text: bound the memory that logits take
+WINDOWS_AT_ONCE = 32
+WORDS_AT_ONCE = 4096
 EVALUATION_ROWS = 10
 CHECKPOINT_SECONDS = 120.0  # between checkpoints within an epoch
 LARGEST_NATS = 700.0  # a larger number has no exponential in double precision
@@ -144,8 +146,11 @@ class WordModel:
     def _nats(self, read: Tensor) -> np.ndarray:
         """Return the surprisals (n,) of a text's tokens after the first, which ends a sentence."""
         read = read.to(self.network.embedding.weight.device)
-        inputs, targets = read[:-1], read[1:]
-        n, span, nats = len(targets), self.network.architecture.span, np.empty(len(targets))
+        inputs = read[:-1]
+        targets = read[1:]
+        n = len(targets)
+        span = self.network.architecture.span
+        nats = np.empty(len(targets))
 
         def losses(logits: Tensor, targets: Tensor) -> np.ndarray:
             return nn.functional.cross_entropy(logits.mT, targets, reduction="none").cpu().numpy()
@@ -246,11 +251,15 @@ def train(
         reached = perplexity(model, validation)
         run.history.append((run.epoch, run.rate, reached))
         if reached < run.reached:
-            run.reached, run.stale = reached, 0
+            run.reached = reached
+            run.stale = 0
             run.best = copy.deepcopy(network.state_dict())
         else:
-            run.rate, run.stale = run.rate / 2, run.stale + 1
-        run.epoch, run.span, run.state = run.epoch + 1, 0, None
+            run.rate = run.rate / 2
+            run.stale = run.stale + 1
+        run.epoch = run.epoch + 1
+        run.span = 0
+        run.state = None
         if path is not None:
             _save(path, identity, network, run)
     if not math.isfinite(run.reached):
@@ -309,7 +318,8 @@ def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]
     length = len(stream) // n_rows
     if length < 2:
         raise ValueError(f"{len(stream)} words make no {n_rows} rows; take a smaller batch_size")
-    rows, ends = stream[: length * n_rows].view(n_rows, length), range(0, length - 1, span)
+    rows = stream[: length * n_rows].view(n_rows, length)
+    ends = range(0, length - 1, span)
     parts = [rows[:, i : i + span + 1] for i in ends]
     return [(part[:, :-1], part[:, 1:]) for part in parts]
 
@@ -323,8 +333,11 @@ def perplexity(model: WordModel, stream: Tensor) -> float:
     anew with each, as PyTorch's example evaluates."""
     model.network.eval()
     device = model.network.embedding.weight.device
-    n_rows, span = min(EVALUATION_ROWS, len(stream) // 2), model.network.architecture.span
-    nats, n, state = 0.0, 0, None
+    n_rows = min(EVALUATION_ROWS, len(stream) // 2)
+    span = model.network.architecture.span
+    nats = 0.0
+    n = 0
+    state = None
     for inputs, targets in _spans(stream.to(device), n_rows, span):
         logits, state = model.network(inputs, state)
         logits, targets, n = logits.flatten(0, 1), targets.flatten(), n + targets.numel()

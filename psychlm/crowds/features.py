@@ -68,12 +68,14 @@ def pair_features(
         part = slice(start, start + PAIRS_AT_ONCE)
         read = [encoder_states(texts[part], encoder) for texts in (premises, hypotheses)]
         for premise, hypothesis in zip(*read, strict=True):
-            u, v = _unit(premise.mean(0)), _unit(hypothesis.mean(0))
+            u = _unit(premise.mean(0))
+            v = _unit(hypothesis.mean(0))
             # Words without the special tokens at both ends; an empty text keeps its first token.
             p = premise[1:-1] if len(premise) > 2 else premise[:1]
             h = hypothesis[1:-1] if len(hypothesis) > 2 else hypothesis[:1]
             similarity = _unit(h) @ _unit(p).T
-            covered, used = similarity.max(1), similarity.max(0)
+            covered = similarity.max(1)
+            used = similarity.max(0)
             # Align the word covered least with a weighted mean of the premise's words.
             least = covered.argmin()
             weights = np.exp(SHARPNESS * (similarity[least] - covered[least]))
@@ -193,7 +195,8 @@ def fit_projection(
     n_states = width * len(sizes)
     weights = np.zeros((features.shape[1], sum(sizes) + features.shape[1] - n_states))
     for i, size in enumerate(sizes):
-        rows, first = slice(i * width, (i + 1) * width), sum(sizes[:i])
+        rows = slice(i * width, (i + 1) * width)
+        first = sum(sizes[:i])
         components = PCA(size, random_state=0).fit(features[:, rows])
         scale = np.sqrt(components.explained_variance_)
         weights[rows, first : first + size] = components.components_.T / scale
@@ -216,7 +219,8 @@ def recompute(
     >>> recompute(["sst"])  # doctest: +SKIP
     ({'sst': 0.002}, [])
     """
-    differences, absent = {}, []
+    differences = {}
+    absent = []
     for name in tasks if n else ():
         task = cast(Task, name.lower())
         items, stored = item_features(task)

@@ -35,7 +35,8 @@ from psychlm.frames import FrameError
 Kind = Literal["bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn"]
 Weights = dict[str, Tensor]  # name -> (models, ...)
 EMBEDDING = "embedding"
-PAD, UNKNOWN = 0, 1
+PAD = 0
+UNKNOWN = 1
 PAIR_TANH_LAYERS = 3  # Lalor 2020, section 5.2.4
 SEGMENTS = {0: "images or features", 1: "single texts", 2: "pairs of texts"}
 
@@ -129,7 +130,9 @@ def encode_texts(
         kept = [word for word, n in counts.items() if n >= min_count]
         kept = sorted(kept, key=lambda word: (-counts[word], word))
         vocabulary = Vocabulary(("<pad>", "<unk>", *kept))
-    segments, n_unknown, n_truncated = [], 0, 0
+    segments = []
+    n_unknown = 0
+    n_truncated = 0
     for column in tokens:
         n_truncated += sum(len(text) > max_tokens for text in column)
         tensors = [torch.tensor(vocabulary.numbers(text[:max_tokens])).int() for text in column]
@@ -214,7 +217,8 @@ class Network:
             default = PAIR_TANH_LAYERS if self.n_segments == 2 else 0
             n_layers = default if self.tanh_layers is None else self.tanh_layers
         else:
-            width, n_layers = math.prod(self.shape), 2
+            width = math.prod(self.shape)
+            n_layers = 2
             if self.kind == "encoder":
                 n_layers = self.tanh_layers or 0
         if "lstm" in self.kind:
@@ -223,7 +227,8 @@ class Network:
                 shapes[f"{i}.state"] = (self.hidden, 4 * self.hidden)
                 shapes[f"{i}.bias"] = (4 * self.hidden,)
         if self.kind == "cnn":
-            first, n_layers = max(self.hidden // 2, 1), 1
+            first = max(self.hidden // 2, 1)
+            n_layers = 1
             shapes |= {"conv0.weight": (first, self.shape[0], 3, 3), "conv0.bias": (first,)}
             shapes |= {"conv1.weight": (self.hidden, first, 3, 3), "conv1.bias": (self.hidden,)}
             width = self.hidden * (self.shape[1] // 4) * (self.shape[2] // 4)
@@ -283,7 +288,8 @@ def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Te
             n_models, n_images = batch.shape[:2]
             x = batch.transpose(0, 1).flatten(1, 2)
             for i in range(2):
-                kernel, bias = weights[f"conv{i}.weight"], weights[f"conv{i}.bias"]
+                kernel = weights[f"conv{i}.weight"]
+                bias = weights[f"conv{i}.bias"]
                 x = nn.functional.conv2d(
                     x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=n_models
                 )
@@ -302,7 +308,8 @@ def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Te
     activation = torch.relu if network.kind in ("mlp", "cnn") else torch.tanh
     layer = 0
     while f"layer{layer}.weight" in weights:
-        weight, bias = weights[f"layer{layer}.weight"], weights[f"layer{layer}.bias"]
+        weight = weights[f"layer{layer}.weight"]
+        bias = weights[f"layer{layer}.bias"]
         x = activation(torch.baddbmm(bias[:, None], x, weight))
         layer += 1
     return torch.baddbmm(weights["out.bias"][:, None], x, weights["out.weight"])
@@ -392,7 +399,8 @@ class LastStates(torch.autograd.Function):
         """Return the derivatives by words and weight; ``d_x`` is the loss's derivative by x."""
         lengths, weight, inputs, gates, cells, tanh_cells = ctx.saved_tensors
         n_words, (n_models, n_texts, hidden) = len(gates), gradient.shape
-        size, gradient = inputs.shape[2] - hidden - 1, gradient.mT.contiguous()
+        size = inputs.shape[2] - hidden - 1
+        gradient = gradient.mT.contiguous()
         transposed = weight.mT.contiguous()
         d_weight = torch.zeros_like(transposed)
         d_words = inputs.new_empty(n_words, n_models, n_texts, size)

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Each use of a member's seed has its own stream, so that one draw does not move another.
-EXAMPLES, NOISE, ORDER = 1, 2, 3
+EXAMPLES = 1
+NOISE = 2
+ORDER = 3
 GOLDEN_SECTION = (np.sqrt(5) - 1) / 2
 
 

@@ -37,7 +37,10 @@ from psychlm.frames import FrameError
 
 Loss = Literal["cross-entropy", "squared-error"]
 VALUES_AT_ONCE = 2**24  # numbers in the widest layer of a forward pass (64 MB)
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Kingma & Ba 2015
+# Kingma & Ba 2015
+BETA1 = 0.9
+BETA2 = 0.999
+EPSILON = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +133,8 @@ def predict_logits(network: Network, weights: Weights, inputs: Inputs) -> Tensor
     >>> predict_logits(network, weights, torch.zeros(5, 4)).shape
     torch.Size([3, 5, 2])
     """
-    n_models, device = len(weights["out.bias"]), weights["out.bias"].device
+    n_models = len(weights["out.bias"])
+    device = weights["out.bias"].device
     inputs = inputs.to(device)
     logits = torch.empty(n_models, len(inputs), network.classes, device=device)
     if isinstance(inputs, Encoded):
@@ -172,7 +176,8 @@ class LazyAdam:
     """
 
     def __init__(self, weights: Weights, learning_rate: float) -> None:
-        self.weights, self.learning_rate = weights, learning_rate
+        self.weights = weights
+        self.learning_rate = learning_rate
         self.mean = {name: torch.zeros_like(value) for name, value in weights.items()}
         self.square = {name: torch.zeros_like(value) for name, value in weights.items()}
         bias = weights["out.bias"]
@@ -291,7 +296,8 @@ def train(
 
     def keep(rows: NDArray[np.intp]) -> None:
         """Keep the weights of some members of the stack, which later steps would change."""
-        members_kept, rows_kept = on_device(active[rows]), on_device(rows)
+        members_kept = on_device(active[rows])
+        rows_kept = on_device(rows)
         for name, value in optimiser.weights.items():
             best[name][members_kept] = value[rows_kept]
 
@@ -470,7 +476,8 @@ def member_targets(
         if not (sums_to_one and (targets >= 0).all()):
             raise ValueError("soft targets are probabilities: not negative, and each row sums to 1")
         return torch.from_numpy(targets.astype(np.float32))[None]
-    low, high = targets.min(), targets.max()
+    low = targets.min()
+    high = targets.max()
     if not np.issubdtype(targets.dtype, np.integer) or low < 0 or high >= classes:
         span = f"these run from {low} to {high}"
         raise ValueError(f"targets are integers from 0 to {classes - 1}; {span}")
@@ -493,7 +500,8 @@ def train_step(
     ``examples`` (members, batch) are -1 where a batch is not full; ``aims`` (members, batch,
     classes) are the probabilities that it is to learn.
     """
-    n_models, is_example = len(examples), examples >= 0
+    n_models = len(examples)
+    is_example = examples >= 0
     rows = examples.clamp(min=0)
     weights = {
         name: value[:n_models].detach().requires_grad_()
@@ -503,7 +511,8 @@ def train_step(
     # Gather the batch. Of the embeddings take the words that occur, each once, as a compact table.
     words = None
     if isinstance(inputs, Encoded):
-        vocabulary, device = network.vocabulary, examples.device
+        vocabulary = network.vocabulary
+        device = examples.device
         first = torch.arange(n_models, device=device)[:, None, None] * vocabulary
         segments = []
         for numbers, lengths in inputs.segments:

@@ -211,7 +211,8 @@ def takes_products(spec: Specification) -> bool:
     It can for dichotomous items of one group without upper asymptotes, with slopes that are all
     free or all equal, and guessing too; common guessing takes the whole information matrix.
     """
-    slopes, guessing = spec.tied(0), spec.tied(2)
+    slopes = spec.tied(0)
+    guessing = spec.tied(2)
     common = guessing == "all"
     return (
         spec.model.products
@@ -235,7 +236,8 @@ def solve_by_products(
     device: Device,
 ) -> Solution:
     """Estimate by EM and Newton's method on products of matrices, and give the standard errors."""
-    encoded, items = spec.answers, spec.items
+    encoded = spec.answers
+    items = spec.items
     whole_information = 3 * len(items) <= EXACT_PARAMETERS
     if encoded.values.size <= NUMPY_CELLS and whole_information and str(device) in ("auto", "cpu"):
         record_use("irt.fit", "cpu")  # with NumPy: torch takes a second to start
@@ -244,16 +246,19 @@ def solve_by_products(
     # Asymptotes from logits, whose last digit is lost.
     fixed = probabilities_of(spec.fixed[2]).round(15)
     free, fixed = (on_device(x, encoded.device) for x in (np.isnan(fixed), fixed))
-    common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
+    common_slope = spec.tied(0) == "all"
+    common_guessing = spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
     em = EM(encoded, design, settings)
     with one_thread() if encoded.device is None else nullcontext():
         starts = starting_values(spec, em, fixed, start)
         parameters, settled, loglik, error = estimate(em, starts)
-    blocks, covariance = np.full((len(items), 4, 4), np.nan), None
+    blocks = np.full((len(items), 4, 4), np.nan)
+    covariance = None
     if standard_errors:
         blocks[:, :3, :3], covariance = errors_of(em, parameters)
-    runaway, numbers = host(abs(parameters.slope) >= LARGEST_SLOPE), spec.numbers()
+    runaway = host(abs(parameters.slope) >= LARGEST_SLOPE)
+    numbers = spec.numbers()
     return Solution(
         values=np.vstack([host(parameters.table()), np.ones(len(items))]),
         blocks=blocks,
@@ -284,8 +289,10 @@ def starting_values(
     A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
     scores see guessing where there is none. ``fixed`` holds guessing parameters, NaN: free.
     """
-    responses, design = em.responses, em.design
-    xp, device = namespace(fixed), responses.device
+    responses = em.responses
+    design = em.design
+    xp = namespace(fixed)
+    device = responses.device
     if start is not None:
         a, d, c, _ = earlier_rows(spec, start)
         c = probabilities_of(c).round(15)
@@ -320,7 +327,8 @@ def estimate(em: EM, starts: list[Parameters]) -> tuple[Parameters, np.ndarray, 
     Return parameters, which items have converged, the log-likelihood, and by how much it moves on a
     grid of half the step.
     """
-    responses, others = em.responses, []
+    responses = em.responses
+    others = []
     guessed = em.guessed = bool((em.design.guessing_free | (starts[0].guessing > 0)).any())
     # Newton's method builds the information matrix whole, which is possible for so many items.
     newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
@@ -348,7 +356,8 @@ def approach(em: EM, starts: list[Parameters], guessed: bool) -> list[Parameters
     from where the first EM steps reached most, and Newton's method follows.
     """
     design = em.design
-    em.design, em.quadrature_error = replace(design, largest_slope=ROUGH_SLOPE), ROUGH_GAIN
+    em.design = replace(design, largest_slope=ROUGH_SLOPE)
+    em.quadrature_error = ROUGH_GAIN
     em.scoring_steps = 1 if guessed else SCORING_STEPS
     climbed = []
     for start in starts:
@@ -360,7 +369,9 @@ def approach(em: EM, starts: list[Parameters], guessed: bool) -> list[Parameters
     if guessed:
         first, _ = squarem(em, first, ROUGH, GUESSED_STEPS)
         first, _ = newton(em, first, ROUGH_GAIN)
-    em.design, em.quadrature_error, em.scoring_steps = design, QUADRATURE_ERROR, SCORING_STEPS
+    em.design = design
+    em.quadrature_error = QUADRATURE_ERROR
+    em.scoring_steps = SCORING_STEPS
     return [first, *others]
 
 
@@ -373,7 +384,8 @@ def finish(
     on from what gains. Return parameters, which items have converged, the grid, by how much a finer
     one would move the log-likelihood, and log-likelihood plus log prior.
     """
-    settings, tries_starts = em.settings, guessed and newtonian
+    settings = em.settings
+    tries_starts = guessed and newtonian
     while True:
         # With guessing EM's steps become so small that they look like convergence.
         converged = parameters.slope != parameters.slope  # of no item

@@ -48,10 +48,12 @@ def correlation_of_repeats(
     """
     persons = responses.n.index
     member = pd.Series("" if group is None else by_person(persons, group, "group"), persons)
-    observed, expected = pd.Series(0.0, persons), pd.Series(0.0, persons)
+    observed = pd.Series(0.0, persons)
+    expected = pd.Series(0.0, persons)
     for label in member.unique():
         in_label = persons[member == label]
-        one, part = fit if group is None else fit.in_group(label), responses.select(in_label)
+        one = fit if group is None else fit.in_group(label)
+        part = responses.select(in_label)
         posterior = one.posterior(part)
         p = one.probability(posterior.nodes)[..., -1]
         variance = part.variance[one.items.index]

@@ -111,7 +111,8 @@ def short_form(
             f"{n_items} items cannot be chosen of {varying.shape[1]} that not all answer alike"
         )
     rng = np.random.default_rng(rng)
-    persons, proportions = responses.index, 100 * responses.mean(axis=1)
+    persons = responses.index
+    proportions = 100 * responses.mean(axis=1)
     target = proportions if score is None else by_person(persons, score, "score").astype(float)
     family = by_person(persons, persons if families is None else families, "family").astype(str)
     n_families = family.nunique()
@@ -121,7 +122,8 @@ def short_form(
         )
 
     # The error on new families: choose and weight without the fold, predict the fold.
-    answers, goal = varying.to_numpy(np.float64), target.to_numpy()
+    answers = varying.to_numpy(np.float64)
+    goal = target.to_numpy()
     predicted = pd.DataFrame(np.nan, varying.index, ["forward", "random"])
     for train, test in GroupKFold(n_folds).split(answers, groups=family):
         chosen_by = {"forward": forward(answers[train], goal[train], n_items)}
@@ -145,7 +147,8 @@ def forward(
     """Return the columns of the chosen items, in the order of the choice."""
     # Forward selection: `rest` holds the items less what the chosen ones explain of them
     # (Gram-Schmidt), so that (rest_i . residual)^2 / |rest_i|^2 is what item i would add.
-    rest, residual = answers - answers.mean(axis=0), goal - goal.mean()
+    rest = answers - answers.mean(axis=0)
+    residual = goal - goal.mean()
     chosen: list[int] = []
     for _ in range(n_items):
         length = (rest**2).sum(axis=0)

@@ -169,18 +169,23 @@ def adaptive_test(
     tables = ModelTables.of(fit, model)
     persons, n_left, respond = _test_takers(ask, tables, answers, rng)
     n_left = n_left.clip(max=times)  # how often each item can still be asked
-    n_persons, n_steps = len(persons), min(n_items, len(tables.items) * times)
-    mean, sd = tables.ability_mean, tables.ability_sd
+    n_persons = len(persons)
+    n_steps = min(n_items, len(tables.items) * times)
+    mean = tables.ability_mean
+    sd = tables.ability_sd
     bank = _Bank(tables, content, n_steps)
     grid = bank.grid
     priority, is_open = _drawn(rng, rule, persons, tables.items, open_shares)
 
     # The state of every person. Sums run along the rows of arrays, or in one product a person, so
     # that a person's numbers do not depend on who else is tested.
-    running, n_in_area = np.ones(n_persons, dtype=bool), np.zeros((n_persons, len(bank.share)))
+    running = np.ones(n_persons, dtype=bool)
+    n_in_area = np.zeros((n_persons, len(bank.share)))
     log_posterior = np.tile(-(((grid - mean) / sd) ** 2) / 2, (n_persons, 1))
-    posterior, estimate = softmax(log_posterior, axis=1), np.full(n_persons, float(mean))
-    log_ratio, decision = np.zeros(n_persons), np.full(n_persons, "undecided", dtype=object)
+    posterior = softmax(log_posterior, axis=1)
+    estimate = np.full(n_persons, float(mean))
+    log_ratio = np.zeros(n_persons)
+    decision = np.full(n_persons, "undecided", dtype=object)
     log_ratios = None if cut is None else cut.log_ratios(tables.functions)
     item_at_step = np.full((n_persons, n_steps), -1)
     theta, se, score, response, worth = np.full((5, n_persons, n_steps), np.nan)
@@ -203,7 +208,8 @@ def adaptive_test(
 
         # The posterior of those who answered.
         row = np.flatnonzero(item_at_step[:, step] >= 0)
-        item, category = item_at_step[row, step], response[row, step].astype(int)
+        item = item_at_step[row, step]
+        category = response[row, step].astype(int)
         n_in_area[row, bank.areas[item]] += 1
         log_weight = log_posterior[row] + bank.log_p[item, category]
         log_weight -= log_weight.max(axis=1, keepdims=True)
@@ -319,7 +325,8 @@ def exposure_shares(
     if not 0 < limit <= 1:
         raise ValueError(f"limit={limit} is no share of persons; give a number from 0 to 1")
     tables = ModelTables.of(fit, model)
-    bank, n_items = tables.items, options.get("n_items", 20)
+    bank = tables.items
+    n_items = options.get("n_items", 20)
     if responses is None:
         theta = tables.ability_mean + tables.ability_sd * rng.standard_normal(n_persons)
         responses = simulate.responses(theta, fit, rng, model=model)
@@ -336,7 +343,8 @@ def exposure_shares(
         test = adaptive_test(fit, responses, model=model, open_shares=shares, rng=rng, **options)
         counts = pd.Series(test.asked.to_numpy().ravel()).value_counts()
         exposure = counts.reindex(bank, fill_value=0).clip(lower=1) / n
-        tested, shares = shares, (shares * (aim / exposure) ** gain).clip(upper=1)
+        tested = shares
+        shares = (shares * (aim / exposure) ** gain).clip(upper=1)
     if exposure.max() > limit:
         raise ValueError(message)
     return tested
@@ -347,7 +355,9 @@ class _Bank:
 
     def __init__(self, tables: ModelTables, content: pd.Series | None, n_steps: int) -> None:
         # Abilities at most 0.1 sd apart, and half the width 1 / a of the steepest curve.
-        functions, mean, sd = tables.functions, tables.ability_mean, tables.ability_sd
+        functions = tables.functions
+        mean = tables.ability_mean
+        sd = tables.ability_sd
         width = min(0.1 * sd, 0.5 / float(functions.values[0].abs().max()))
         n_nodes = int(min(2 * LIMIT * sd / width + 1e-6, MOST_NODES - 1)) + 1
         self.grid = np.linspace(mean - LIMIT * sd, mean + LIMIT * sd, n_nodes)
@@ -421,7 +431,8 @@ def _drawn(
     is_open = np.ones(priority.shape, dtype=bool)
     if rng is None:
         return priority, is_open
-    seed, share = int(rng.integers(2**63)), np.ones(len(bank))
+    seed = int(rng.integers(2**63))
+    share = np.ones(len(bank))
     if shares is not None:
         share = shares.reindex(bank).to_numpy(np.float64)
         flaw = "have no share in open_shares from 0 to 1; give each one"
@@ -439,8 +450,11 @@ class _Living:
     def __init__(
         self, ask: Mapping[Any, Callable[[Any], float]], tables: ModelTables, file: Path | None
     ) -> None:
-        self.persons, self.ask, self.file = list(ask), ask, file
-        self.items, self.levels = tables.items, tables.levels
+        self.persons = list(ask)
+        self.ask = ask
+        self.file = file
+        self.items = tables.items
+        self.levels = tables.levels
         for kind, names in (("items", self.items), ("persons", pd.Index(self.persons))):
             alike = names[names.map(str).duplicated()]
             refuse(kind, alike, "have the name of another as text, by which answers are kept")

@@ -66,7 +66,8 @@ def sigmoids(x: Any) -> tuple[Any, Any]:
         return x.sigmoid(), (-x).sigmoid()
     small = np.exp(-np.abs(x))
     larger = 1.0 / (1.0 + small)
-    smaller, positive = small * larger, x >= 0
+    smaller = small * larger
+    positive = x >= 0
     return np.where(positive, larger, smaller), np.where(positive, smaller, larger)
 
 

@@ -39,10 +39,14 @@ from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
 STARTS = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free lower and upper asymptotes
 LARGEST_STEP = 2.0  # of any estimate in one step; of slopes and intercepts more, if these are large
-LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e8  # of curvatures, scaled by complete data's information
+# of curvatures, scaled by complete data's information
+LEAST_DAMPING = 1e-3
+MOST_DAMPING = 1e8
 FLATTEST = 1e-10
 ENOUGH = 1e-7  # nats that a step is expected to gain at the end, at the default tolerance
-PATIENCE, LEAST_GAIN = 20, 1e-5  # steps, and nats that they gain in all, or the climb ends
+# steps, and nats that they gain in all, or the climb ends
+PATIENCE = 20
+LEAST_GAIN = 1e-5
 OVERSTATED = 0.9  # share of the information's curvature along the last step that was met there
 ROUNDING = 1e-5
 STEP_POLYNOMIALS = 6
@@ -123,7 +127,8 @@ def answers_of(spec: Specification) -> Answers:
     item, group = np.array(spec.columns).T
     shown = ~spec.differs[item] | (spec.member[:, None] == group)
     if spec.n is not None:
-        count, member = torch.ones(len(shown), dtype=torch.float64), torch.tensor(spec.member)
+        count = torch.ones(len(shown), dtype=torch.float64)
+        member = torch.tensor(spec.member)
         n = np.where(shown, spec.n[:, item], 0)
         return Answers(np.where(shown, spec.codes[:, item], 0), count, member, 2, n)
     spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
@@ -149,7 +154,8 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
     centred = np.nan_to_num(answered - np.nanmean(answered, axis=0))
     rest = centred.sum(axis=1, keepdims=True) - centred
     table[0] *= np.where((centred * rest).sum(axis=0) < 0, -1.0, 1.0)
-    rows, moments = [table] * len(spec.groups), np.zeros((2, len(spec.groups)))
+    rows = [table] * len(spec.groups)
+    moments = np.zeros((2, len(spec.groups)))
     if start is not None:
         grouped = not isinstance(start, pd.DataFrame)  # an IRTFit
         tables = [start.in_group(group).items if grouped else start for group in spec.groups]
@@ -192,7 +198,8 @@ class Answers:
 
         They are the gradient, and the observed and the expected information.
         """
-        n_items, sums = self.values.shape[1], []
+        n_items = self.values.shape[1]
+        sums = []
         size = max(1, BLOCK_CELLS // (n_items * self.n_categories))
         for rows, at in zip(self.one_hot.split(size), theta.split(size), strict=True):
             counts = rows.view(len(rows), n_items, -1).permute(1, 2, 0)
@@ -220,7 +227,9 @@ class CategoryEM(Expectation):
     """
 
     def __init__(self, spec: Specification, cells: Tensor, settings: Settings) -> None:
-        self.spec, self.cells, self.settings = spec, cells, settings
+        self.spec = spec
+        self.cells = cells
+        self.settings = settings
         label, kind, _ = spec.estimates
         self.label = torch.tensor(label)  # (n_cells,) number of the estimate, or -1
         self.kind = torch.tensor(kind)  # of every estimate: its row; n_rows: mean; then log sd
@@ -252,7 +261,9 @@ class CategoryEM(Expectation):
         A beta density is that of an asymptote; a normal density of an asymptote is that of its
         logit, as in mirt.
         """
-        value, first, second = 0.0, torch.zeros_like(estimates), torch.zeros_like(estimates)
+        value = 0.0
+        first = torch.zeros_like(estimates)
+        second = torch.zeros_like(estimates)
         for row, kind in enumerate(self.spec.row_kinds):
             prior = self.spec.priors.get(KINDS[kind])
             if prior is None:
@@ -283,19 +294,24 @@ class CategoryEM(Expectation):
         Call :meth:`expect` at the same estimates first. Few polynomials leave out some of the
         missing information.
         """
-        answers, grid = self.answers, self.grid
+        answers = self.answers
+        grid = self.grid
         items, mean, sd = self.unpack(estimates)
-        n_kinds, n_groups, n_items = len(items.values), len(mean), answers.values.shape[1]
+        n_kinds = len(items.values)
+        n_groups = len(mean)
+        n_items = answers.values.shape[1]
         basis = one_hot(self.label + 1, len(self.kind) + 1)[:, 1:].double()  # cells by estimates
         of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
         _, weights = fine_posterior(self.at_nodes, answers.weighted(mean, sd, grid))
         count = answers.count[:, None]
-        hot, first = answers.one_hot, items.scores(grid.nodes)
+        hot = answers.one_hot
+        first = items.scores(grid.nodes)
 
         # Complete data: expected counts times derivatives, and times squares of first derivatives,
         # which is the information that never has the wrong sign.
         _, uphill, curvature = self.log_prior(estimates)
-        uphill, observed = uphill.clone(), torch.diag(-curvature)
+        uphill = uphill.clone()
+        observed = torch.diag(-curvature)
         complete = torch.diag((-curvature).clamp_min(0))
         at_nodes = grid.at_nodes(weights) * count
         expected = (hot.T @ at_nodes).view(n_items, answers.n_categories, -1)
@@ -318,7 +334,8 @@ class CategoryEM(Expectation):
         size = member.T @ answers.count
         for of_moment, information in ((of_mean, size / sd**2), (of_sd, 2 * size)):
             inner = of_moment.T @ (of_moment * information[:, None])
-            complete, observed = complete + inner, observed + inner
+            complete = complete + inner
+            observed = observed + inner
 
         # Missing information: posterior covariances of the scores. Absent asymptotes are no
         # estimates, and their derivatives too small for fast products.
@@ -370,7 +387,9 @@ def along_last_step(observed: Tensor, step: Tensor, change: Tensor) -> Tensor:
 
 def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
     """Climb to a maximum; return it, log-likelihood plus log prior, and whether it is one."""
-    limits, damping, last = em.limits, 1.0, None
+    limits = em.limits
+    damping = 1.0
+    last = None
     linear = torch.tensor([kind < 2 for kind in em.spec.row_kinds] + [False] * 2)[em.kind]
     enough = min(ENOUGH, 10 * em.settings.tolerance**2)
     _, value = em.expect(estimates)
@@ -386,7 +405,8 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
         scale = moves * complete.diagonal().clamp_min(FLATTEST).rsqrt()
         curvature, vectors = torch.linalg.eigh(observed * scale * scale[:, None])
         # Where the information is not positive the step is turned uphill.
-        curvature, vectors = curvature.abs().clamp_min(FLATTEST), scale[:, None] * vectors
+        curvature = curvature.abs().clamp_min(FLATTEST)
+        vectors = scale[:, None] * vectors
         along = vectors.T @ uphill
         if float((along**2 / curvature).sum()) / 2 < enough:
             return estimates, value, True
@@ -412,6 +432,7 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
                 return estimates, value, float(uphill @ step) < ROUNDING
         damping = damping / 10 if damping > LEAST_DAMPING else 0.0
         earlier.append(value)
-        estimates, value = trial, reached
+        estimates = trial
+        value = reached
         em.n_steps += 1
     return estimates, value, False

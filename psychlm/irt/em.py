@@ -89,9 +89,12 @@ class EM(Expectation):
     """The EM map of one data set: one E-step and one M-step, from parameters to better ones."""
 
     def __init__(self, responses: ResponseMatrix, design: Design, settings: Settings) -> None:
-        self.responses, self.design, self.settings = responses, design, settings
+        self.responses = responses
+        self.design = design
+        self.settings = settings
         self.grid = quadrature_grid(device=responses.device)
-        self.count, self.n_steps = responses.count, 0
+        self.count = responses.count
+        self.n_steps = 0
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS
         self.guessed = True  # whether any item may have a guessing parameter above 0
@@ -116,7 +119,8 @@ class EM(Expectation):
         """
         result = self.scores(parameters, posterior.weights, self.grid.nodes)
         if self.design.priors:
-            table, free = parameters.table(), self.design.free()
+            table = parameters.table()
+            free = self.design.free()
             result = result + self.design.prior_derivatives(table, free)[0]
         return result
 
@@ -128,7 +132,8 @@ class EM(Expectation):
         weights = weights * self.count[:, None]
         guessed = self.design.guessing_free | (parameters.guessing > 0)
         xp = namespace(weights)
-        by_item, powers = [], xp.stack([nodes, nodes**0], 1)
+        by_item = []
+        powers = xp.stack([nodes, nodes**0], 1)
         for block in self.responses.blocks():
             z, c = parameters[block.items].logits(nodes)
             if not guessed[block.items].any():
@@ -150,15 +155,21 @@ class EM(Expectation):
 
         A few Newton steps end below ``accuracy``: EM with inexact M-steps keeps its fixed points.
         """
-        responses, design, nodes = self.responses, self.design, self.grid.nodes
-        weights, ability = posterior.weights * self.count[:, None], posterior.mean * self.count
-        guessed, free = design.guessing_free | (parameters.guessing > 0), design.free_by_item()
+        responses = self.responses
+        design = self.design
+        nodes = self.grid.nodes
+        weights = posterior.weights * self.count[:, None]
+        ability = posterior.mean * self.count
+        guessed = design.guessing_free | (parameters.guessing > 0)
+        free = design.free_by_item()
         limits = self.accuracy, self.scoring_steps
-        xp, tables = namespace(nodes), []
+        xp = namespace(nodes)
+        tables = []
         powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
         squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
         for block in responses.blocks():
-            start, is_free = parameters[block.items].table().T, free[:, block.items].T
+            start = parameters[block.items].table().T
+            is_free = free[:, block.items].T
             if guessed[block.items].any():
                 correct, answered = block.expected_counts(weights)
                 tables.append(
@@ -167,7 +178,8 @@ class EM(Expectation):
                 continue
             # Without guessing two sums over correct responses suffice: of abilities, and of ones.
             sums = xp.stack([ability @ block.correct, responses.n_correct[block.items]], 1)
-            answered, beta = block.answers_at(weights), start[:, :2]
+            answered = block.answers_at(weights)
+            beta = start[:, :2]
             for _ in range(self.scoring_steps):
                 p = sigmoid(beta @ powers.T)
                 expected = p * answered
@@ -179,7 +191,8 @@ class EM(Expectation):
                 )
                 # A slope stops at its bound, so that the next step fits the intercept to the bound.
                 moved[:, 0] = moved[:, 0].clip(-design.largest_slope, design.largest_slope)
-                change, beta = abs(moved - beta).max(), moved
+                change = abs(moved - beta).max()
+                beta = moved
                 if change < self.accuracy:
                     break
             tables.append(xp.concatenate([beta, start[:, 2:]], 1))
@@ -190,17 +203,23 @@ class EM(Expectation):
 
         Priors on slopes and intercepts pull against it: a few Newton steps find mean and log sd.
         """
-        n, priors, count = self.responses.n_persons, self.design.priors, self.responses.count
-        a, d = parameters.slope, parameters.intercept
+        n = self.responses.n_persons
+        priors = self.design.priors
+        count = self.responses.count
+        a = parameters.slope
+        d = parameters.intercept
         mean = posterior.mean @ count / n
         sd = ((posterior.variance + (posterior.mean - mean) ** 2) @ count / n) ** 0.5
         if "intercept" in priors:
-            target, mean = mean, 0 * mean
+            target = mean
+            mean = 0 * mean
             for _ in range(ABSORPTION_STEPS):
                 first, second = priors["intercept"].derivatives(d + a * mean)
                 mean = mean + (n * (target - mean) + first @ a) / (n - second @ a**2)
         if "slope" in priors:
-            xp, variance, log_sd = namespace(sd), sd**2, 0 * sd
+            xp = namespace(sd)
+            variance = sd**2
+            log_sd = 0 * sd
             for _ in range(ABSORPTION_STEPS):
                 moved = a * xp.exp(log_sd)
                 first, second = priors["slope"].derivatives(moved)
@@ -220,7 +239,9 @@ def squarem(
     log-likelihood below LOGLIK_TOLERANCE. Items with slopes at their bound do not count.
     ``n_steps`` limits the EM steps.
     """
-    reached, safe, stride = -float("inf"), parameters, 1.0
+    reached = -float("inf")
+    safe = parameters
+    stride = 1.0
     loglik_tolerance = LOGLIK_TOLERANCE * tolerance / em.settings.tolerance
     last_step = em.settings.max_iterations
     if n_steps is not None:
@@ -229,14 +250,19 @@ def squarem(
         # Two EM steps; if the extrapolation before them went downhill, start again before it.
         first, objective = em.step(parameters)
         if objective < reached - 1e-9 * abs(reached):
-            parameters, stride = safe, 1.0
+            parameters = safe
+            stride = 1.0
             first, objective = em.step(parameters)
         second, reached = em.step(first)
 
         # Predict the remaining change: EM converges linearly at the rate 1 - 1 / length.
         settled = abs(second.slope) < em.design.largest_slope
-        start, once, twice = parameters.table(), first.table(), second.table()
-        step, curvature, last = once - start, twice - 2 * once + start, (twice - once) * settled
+        start = parameters.table()
+        once = first.table()
+        twice = second.table()
+        step = once - start
+        curvature = twice - 2 * once + start
+        last = (twice - once) * settled
         bend = max(float(((curvature * settled) ** 2).sum()) ** 0.5, 1e-300)
         length = float(((step * settled) ** 2).sum()) ** 0.5 / bend
         change = float(abs(last).max()) * max(length, 1.0)
@@ -274,7 +300,8 @@ def scoring_with_guessing(
 
     Guessing stays within [0, 1); ``correct`` and ``answered`` are expected counts by node.
     """
-    xp, wrong = namespace(beta), answered - correct
+    xp = namespace(beta)
+    wrong = answered - correct
     powers = xp.stack([nodes, xp.ones_like(nodes)], 1)
 
     def expected_loglik(beta: Tensor, rows: Any = slice(None)) -> Tensor:
@@ -299,9 +326,11 @@ def scoring_with_guessing(
         c = beta[:, 2:]
         z = beta[:, :1] * nodes + beta[:, 1:2]
         p, q = cell_derivatives(z, c, second=False)
-        by_logit, by_guessing = correct * p.z + wrong * q.z, correct * p.c + wrong * q.c
+        by_logit = correct * p.z + wrong * q.z
+        by_guessing = correct * p.c + wrong * q.c
         uphill = xp.concatenate([by_logit @ powers, by_guessing.sum(1)[:, None]], 1)
-        of_logit, of_guessing = answered * p.z, answered / (1 - c)
+        of_logit = answered * p.z
+        of_guessing = answered / (1 - c)
         cells = -q.z * of_logit, of_guessing * p.z, of_guessing * p.c
         information = item_matrices(*cells, nodes)
 
@@ -320,7 +349,8 @@ def scoring_with_guessing(
             worse = ~(reached >= value - 1e-12 * abs(value)) & counts
         moved[worse], reached[worse] = beta[worse], value[worse]
         largest = abs(moved - beta).max()
-        beta, value = moved, reached
+        beta = moved
+        value = reached
         if largest < tolerance:
             break
     return beta
@@ -333,7 +363,9 @@ def item_matrices(zz: Tensor, zc: Tensor, cc: Tensor, nodes: Tensor) -> Tensor:
     """
     xp = namespace(nodes)
     powers = xp.stack([nodes**2, nodes, xp.ones_like(nodes)], 1)
-    zz, zc, cc = zz @ powers, zc @ powers[:, 1:], cc.sum(1)
+    zz = zz @ powers
+    zc = zc @ powers[:, 1:]
+    cc = cc.sum(1)
     cells = [zz[:, 0], zz[:, 1], zc[:, 0], zz[:, 1], zz[:, 2], zc[:, 1], zc[:, 0], zc[:, 1], cc]
     return xp.stack(cells, 1).reshape(-1, 3, 3)
 

@@ -32,9 +32,13 @@ from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadratur
 from psychlm.irt.response_matrix import ResponseMatrix
 from psychlm.irt.specification import Solution, Specification
 
-NEWTON_STEPS, DECREMENT = 100, 1e-7  # of the modes; nats that a last step gains at most
+# of the modes; nats that a last step gains at most
+NEWTON_STEPS = 100
+DECREMENT = 1e-7
 BOUNDARY_SD = 1e-4  # logits: an effects' standard deviation as small has been estimated as 0
-SMALLEST_SD, FIRST_SD = 0.01, 0.5  # logits: bound of ability's sd; start of the effects' sds
+# logits: bound of ability's sd; start of the effects' sds
+SMALLEST_SD = 0.01
+FIRST_SD = 0.5
 CONSTANT = "(constant)"
 
 Array = np.ndarray
@@ -70,14 +74,17 @@ class Marginal(Expectation):
 
     def __call__(self, b: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the log-likelihood, its gradient (m,) and the observed information (m, m)."""
-        curves, count = self.curves(b, sd), self.count
+        curves = self.curves(b, sd)
+        count = self.count
         at_nodes = node_loglik(self.responses, curves, self.grid.nodes)
         posterior = integrate(at_nodes, self.grid)
         p = torch.sigmoid(curves.logits(self.grid.nodes)[0])  # (m, n_nodes)
-        gradient, information = -self.responses.n_correct, torch.zeros(len(b), len(b)).to(b)
+        gradient = -self.responses.n_correct
+        information = torch.zeros(len(b), len(b)).to(b)
         for cells, n, rows in self.patterns:
             # Louis (1982): expected information less the posterior covariance of the scores.
-            asked, weights = n * p[cells], posterior.weights[rows] * count[rows, None]
+            asked = n * p[cells]
+            weights = posterior.weights[rows] * count[rows, None]
             everyone = weights.sum(0)
             expected = posterior.weights[rows] @ asked.T  # (n_rows, n_cells)
             gradient = gradient.index_add(0, cells, count[rows] @ expected)
@@ -121,8 +128,11 @@ def fit_difficulties(
     """
     # In an orthogonal basis of the covariates all coefficients are on one scale.
     marginal, (basis, upper) = Marginal(responses, sd_of_cell), np.linalg.qr(x)
-    basis, upper = basis * math.sqrt(len(x)), upper / math.sqrt(len(x))
-    n_fixed, n_terms, n_groups = x.shape[1], len(terms), int(sd_of_cell.max()) + 1
+    basis = basis * math.sqrt(len(x))
+    upper = upper / math.sqrt(len(x))
+    n_fixed = x.shape[1]
+    n_terms = len(terms)
+    n_groups = int(sd_of_cell.max()) + 1
     sizes = [z.shape[1] for z in terms]
     fixed = torch.from_numpy(basis)
     random = torch.from_numpy(np.hstack([np.zeros((len(x), 0)), *terms]))
@@ -145,7 +155,8 @@ def fit_difficulties(
     def climb(values: Tensor) -> None:
         """Move ``modes`` to the posterior mode of v by Newton's method."""
         nonlocal modes
-        reached, step = -math.inf, torch.zeros_like(modes)
+        reached = -math.inf
+        step = torch.zeros_like(modes)
         b, _, sd = difficulties(modes, values)
         marginal.expect((b, sd))  # refines the grid
         for _ in range(NEWTON_STEPS):
@@ -154,7 +165,8 @@ def fit_difficulties(
                 step = step / 2
                 modes = modes - step
                 continue
-            step, reached = torch.linalg.solve(hessian, uphill), float(value)
+            step = torch.linalg.solve(hessian, uphill)
+            reached = float(value)
             modes = modes + step
             if float(uphill @ step) < DECREMENT:
                 return
@@ -248,9 +260,12 @@ def solve_explanatory(
             f"{n_items} items do not tell {n_covariates} coefficients (with the constant) and a "
             "residual variance; give fewer covariates"
         )
-    x, residuals, one_sd = covariates.to_numpy(), np.eye(n_items), np.zeros(n_items, int)
+    x = covariates.to_numpy()
+    residuals = np.eye(n_items)
+    one_sd = np.zeros(n_items, int)
     estimates = fit_difficulties(encoded, x, [residuals], one_sd, settings.max_iterations)
-    design, errors = np.hstack([x, residuals]), np.sqrt(np.diag(estimates.covariance))
+    design = np.hstack([x, residuals])
+    errors = np.sqrt(np.diag(estimates.covariance))
     messages = []
     if not estimates.converged:
         messages.append(f"no convergence in {estimates.n_iterations} steps; raise max_iterations")

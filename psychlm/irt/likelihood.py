@@ -163,7 +163,8 @@ def refined_grid(
     standard deviation sd; summed over persons the log-likelihood may be off by ``tolerance`` nats.
     Up to DIRECT_ITEMS items are evaluated at all nodes; more of them are interpolated.
     """
-    device, fine_step = device_of(grid.nodes), grid.step / grid.refinement
+    device = device_of(grid.nodes)
+    fine_step = grid.step / grid.refinement
     if float(posterior.edge.max()) > EDGE_MASS:
         return quadrature_grid(grid.step, grid.refinement, grid.span + 2, device)
     exponent = -2 * math.pi**2 * posterior.variance / fine_step**2
@@ -229,7 +230,8 @@ class Design:
 
         ``table`` holds slopes, intercepts (and guessing) by row, of which ``free`` ones count.
         """
-        xp, total = namespace(table), zeros(table, table.shape[1])
+        xp = namespace(table)
+        total = zeros(table, table.shape[1])
         for row, name in enumerate(KINDS[: len(table)]):
             if name in self.priors:
                 total += xp.where(free[row], self.priors[name].log_density(table[row]), 0.0)
@@ -237,7 +239,8 @@ class Design:
 
     def prior_derivatives(self, table: Tensor, free: Tensor) -> Tensor:
         """Return first and second derivatives of the log density, (2, n_kinds, n_items)."""
-        xp, derivatives = namespace(table), zeros(table, 2, *table.shape)
+        xp = namespace(table)
+        derivatives = zeros(table, 2, *table.shape)
         for row, name in enumerate(KINDS[: len(table)]):
             if name in self.priors:
                 values = xp.stack(self.priors[name].derivatives(table[row]))
@@ -260,7 +263,8 @@ def rescaled(parameters: Parameters, mean: Tensor, sd: Tensor) -> Parameters:
 
 def log_probabilities(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Return log P and log Q at logits z with guessing c; exact where P is tiny."""
-    xp, log_q = namespace(z), log_sigmoid(-z)
+    xp = namespace(z)
+    log_q = log_sigmoid(-z)
     log_p = log_q + z
     if (c > 0).any():
         log_p = xp.where(c > 0, xp.log(c + (1 - c) * xp.exp(log_p)), log_p)
@@ -300,7 +304,8 @@ def cell_derivatives(
 
 def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor) -> Tensor:
     """Return log P(responses | node) for every distinct row, shape (n_rows, n_nodes), in nats."""
-    xp, shared = namespace(nodes), zeros(nodes, len(nodes))
+    xp = namespace(nodes)
+    shared = zeros(nodes, len(nodes))
     total: Any = None  # in the memory of the first product: nothing of a fit is larger
     linear: Any = None
 

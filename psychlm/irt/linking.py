@@ -69,7 +69,8 @@ def _covariances(fit: IRTFit) -> dict[str, np.ndarray]:
         first = number.drop_duplicates()
         row = [places.get((item, name), places.get(("all", name), -1)) for item in first.index]
         rows[name] = number.map(dict(zip(first, row, strict=True))).to_numpy()
-    slopes, fixed = rows.pop("a"), fit.estimates["a"] < 0
+    slopes = rows.pop("a")
+    fixed = fit.estimates["a"] < 0
     return {name: np.where(fixed, 0.0, padded[slopes, row]) for name, row in rows.items()}
 
 
@@ -77,7 +78,8 @@ def _linked_items(
     old: pd.DataFrame, slope: float, intercept: float, covariances: dict[str, np.ndarray]
 ) -> pd.DataFrame:
     """Return a table on another scale; covariances of a and d that are not given are solved for."""
-    items, shift = old.copy(), intercept / slope
+    items = old.copy()
+    shift = intercept / slope
     # steps of polytomous items: b1, b2, ... with d1, d2, ..., which may be missing, d = -a b
     steps = [name[1:] for name in old if name[0] in "bd" and name[1:].isdigit()]
     tags: list[str] = list(dict.fromkeys(steps)) or [""]
@@ -98,7 +100,8 @@ def _linked_items(
         a, b, d = (before[name] for name in ("a", f"b{tag}", f"d{tag}"))
         items[f"d{tag}"], items[f"b{tag}"] = d - a * shift, slope * b + intercept
         if {"se_a", f"se_b{tag}", f"se_d{tag}"} <= set(old):
-            var_a, var_d = old["se_a"].fillna(0) ** 2, old[f"se_d{tag}"] ** 2
+            var_a = old["se_a"].fillna(0) ** 2
+            var_d = old[f"se_d{tag}"] ** 2
             cov = covariances.get(f"d{tag}")
             if cov is None:  # se_b comes from var(d) + 2 b cov(a, d) + b^2 var(a), over a^2
                 with np.errstate(divide="ignore", invalid="ignore"):
@@ -187,14 +190,16 @@ def linking_constants(
     }
 
     # Curves: search from there.
-    wanted, weights = new.probability_at(STANDARD_GRID), normal_weights(STANDARD_GRID)
+    wanted = new.probability_at(STANDARD_GRID)
+    weights = normal_weights(STANDARD_GRID)
     score = np.arange(wanted.shape[1])
     first = rows["mean/mean" if np.isnan(slopes["mean/sigma"]) else "mean/sigma"]
     start = [math.log(first[0]), first[1]]
     settings = {"method": "Nelder-Mead", "options": {"xatol": 1e-7, "fatol": 1e-13}}
 
     def distance(constants: np.ndarray, name: str) -> float:
-        slope, intercept = math.exp(constants[0]), constants[1]
+        slope = math.exp(constants[0])
+        intercept = constants[1]
         linked = old.rescaled(-intercept / slope, 1 / slope)
         gap = (linked.probability_at(STANDARD_GRID) - wanted)[:, 1:]
         if name == "Stocking-Lord":

@@ -134,7 +134,8 @@ class ModelTables:
 
         These are (n_rows,) and (n_rows, n_items, n_categories), of some persons at a time.
         """
-        nodes, functions = torch.tensor(self.nodes, device=device), self.functions.to(device)
+        nodes = torch.tensor(self.nodes, device=device)
+        functions = self.functions.to(device)
         for part, posterior in self.persons(x, device):
             theta = posterior @ nodes
             yield part, theta, functions.log_probability(theta).permute(2, 0, 1)

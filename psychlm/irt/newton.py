@@ -53,9 +53,13 @@ STARTS = ((0.7, 0.0), (2.0, 0.2), (3.0, 0.5), (8.0, 0.0), (8.0, 0.2))  # slope, 
 NEGLIGIBLE_WEIGHT = 1e-7  # of a node in a posterior
 ITEM_STEPS = 4  # EM steps of one item with the others held
 SCORE_STARTS = [(slope, c) for slope in (-1.0, 1.0, 3.0) for c in (0.0, 0.02, 0.25)]
-SCORE_STEP, SCORE_STEPS, SCORE_TOLERANCE = 0.4, 8, 1e-2  # of ability; of scoring; logits
+# of ability; of scoring; logits
+SCORE_STEP = 0.4
+SCORE_STEPS = 8
+SCORE_TOLERANCE = 1e-2
 START_COMMON_GUESSING = 0.15
-LEAST_RELIABILITY, MOST_RELIABILITY = 0.3, 0.95
+LEAST_RELIABILITY = 0.3
+MOST_RELIABILITY = 0.95
 
 
 def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Parameters, Tensor]:
@@ -66,7 +70,8 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
     a rough one, computed again where they do not fit it, and are damped until they go uphill. The
     climb ends where a step is expected to gain fewer than ``enough`` nats; 0: at convergence.
     """
-    settings, design = em.settings, em.design
+    settings = em.settings
+    design = em.design
     least_gain = min(LEAST_GAIN, 100 * settings.tolerance**2)
     enough = max(enough, least_gain)
     posterior, value = em.expect(parameters)
@@ -74,10 +79,12 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
     xp = namespace(uphill)
     system: NewtonSystem | None = None
     pairs: list[tuple[Tensor, Tensor]] = []
-    damping, last = 0.0, em.n_steps + NEWTON_STEPS
+    damping = 0.0
+    last = em.n_steps + NEWTON_STEPS
     while True:
         if system is None:
-            system, pairs = NewtonSystem(em, parameters, uphill), []
+            system = NewtonSystem(em, parameters, uphill)
+            pairs = []
             fresh = True
         # A logit at most, more for steep items, and 0.2 of guessing.
         limit = (abs(parameters.slope) / 2).clip(LARGEST_STEP)
@@ -95,7 +102,8 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             continue
         table = parameters.table() + step
         table[2] = table[2].clip(0, 1 - 1e-9)
-        trial, grid = bounded(Parameters(*table), design.largest_slope), em.grid
+        trial = bounded(Parameters(*table), design.largest_slope)
+        grid = em.grid
         posterior, trial_value = em.expect(trial)
         if em.grid is not grid:  # it was refined: values on two grids cannot be compared
             _, value = em.expect(parameters)
@@ -110,7 +118,8 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             continue
 
         # Accept the step, and keep what it tells of the curvature.
-        before, uphill = uphill, em.gradient(trial, posterior)
+        before = uphill
+        uphill = em.gradient(trial, posterior)
         pairs.append((trial.table() - parameters.table(), before - uphill))
         at_bound = system.free[2] & (trial.guessing <= 0)
         at_bound |= system.free[0] & (abs(trial.slope) >= design.largest_slope)
@@ -118,7 +127,9 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
         gain = trial_value - value
         fits = gain > 0.1 * float(expected_gain.sum())
         damping = damping / 10 if fits else max(10 * damping, LEAST_DAMPING)
-        parameters, value, fresh = trial, trial_value, False
+        parameters = trial
+        value = trial_value
+        fresh = False
         em.n_steps += 1
         done = enough > least_gain and gain < 0.1 * enough  # not if it must have converged
         if done or em.n_steps >= min(settings.max_iterations, last):
@@ -133,7 +144,8 @@ class NewtonSystem:
     """
 
     def __init__(self, em: EM, parameters: Parameters, uphill: Tensor) -> None:
-        design, guessing = em.design, parameters.guessing
+        design = em.design
+        guessing = parameters.guessing
         grid = rough_grid(em, parameters)
         # A rough climb that ends where it began leaves the information to the next climb.
         if em.informed[0] is not parameters or em.informed[1] != str(grid):
@@ -204,15 +216,18 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     ``guessing`` holds the fixed parameters, shape (n_items,).
     """
     # Score: correct responses beyond expectation, with items turned that disagree with the others.
-    xp, device = namespace(guessing), device_of(guessing)
+    xp = namespace(guessing)
+    device = device_of(guessing)
     share = responses.n_correct / responses.n_answered
-    count, blocks = responses.count[:, None], list(responses.blocks())
+    count = responses.count[:, None]
+    blocks = list(responses.blocks())
     residual = xp.concatenate([b.correct - b.of_answered(share[b.items]) for b in blocks], 1)
     weighted = residual * count
     agreement = weighted.T @ residual.sum(1) - (weighted * residual).sum(0)
     score = residual @ xp.where(agreement < 0, -xp.ones_like(agreement), 1.0)
     # Reliability of the scores (KR-20): what is left of their variance without the items' own.
-    total, n = float(count[:, 0] @ score**2), responses.n_items
+    total = float(count[:, 0] @ score**2)
+    n = responses.n_items
     reliability = n / (n - 1) * (1 - float((weighted * residual).sum()) / total)
     reliability = min(max(reliability, LEAST_RELIABILITY), MOST_RELIABILITY)
     # Ability: normal quantiles of the scores' ranks, as posteriors with the error of the scores.
@@ -226,11 +241,13 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
 
     free = design.free()
     free[2] &= not design.common_guessing
-    fixed, tables = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing), []
+    fixed = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing)
+    tables = []
     for block in blocks:
         # All starts of the block's items at once, (n_starts n_items, ...).
         correct, answered = block.expected_counts(weights)
-        n_starts, above = len(SCORE_STARTS), share[block.items]
+        n_starts = len(SCORE_STARTS)
+        above = share[block.items]
         slope, guess = on_device(np.array(SCORE_STARTS), device).T[..., None]
         c = xp.where(free[2, block.items], xp.minimum(above / 2, guess), fixed[block.items])
         slope = xp.broadcast_to(slope, c.shape)
@@ -267,7 +284,8 @@ def better_starts(
     xp, (_, objective) = namespace(parameters.slope), em.expect(parameters)
     grid = rough_grid(em, parameters)
     posterior = integrate(node_loglik(em.responses, parameters, grid.nodes), grid)
-    responses, design = em.responses, em.design
+    responses = em.responses
+    design = em.design
     guessable = design.guessing_free | (parameters.guessing > 0)
     own_guessing = design.guessing_free & (not design.common_guessing)
     share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
@@ -282,7 +300,8 @@ def better_starts(
         starts.append(xp.stack([sign * other.slope, other.intercept, c]))
     trials, gains = exchanged_items(em, parameters, xp.stack(starts), posterior.weights, grid.nodes)
     gains = xp.where(guessable, gains, -xp.inf)
-    best, chosen = xp.amax(gains, 0), gains.argmax(0)
+    best = xp.amax(gains, 0)
+    chosen = gains.argmax(0)
     table = trials[chosen, :, on_device(np.arange(len(best)), responses.device)].T
 
     # Confirm on the full likelihood: all improved items together, else the better half of them.
@@ -305,12 +324,16 @@ def exchanged_items(
 
     Return the items like the starts, and their gains in nats, (n_starts, n_items).
     """
-    xp, design = namespace(weights), em.design
+    xp = namespace(weights)
+    design = em.design
     reached = xp.amax(weights, 0) > NEGLIGIBLE_WEIGHT
-    weights, nodes = single(weights[:, reached]), nodes[reached]
-    n_starts, free = len(starts), design.free_by_item()
+    weights = single(weights[:, reached])
+    nodes = nodes[reached]
+    n_starts = len(starts)
+    free = design.free_by_item()
     count = as_type(em.responses.count, "float32")[:, None]
-    tables, gains = xp.zeros_like(starts), xp.zeros_like(starts[:, 0])
+    tables = xp.zeros_like(starts)
+    gains = xp.zeros_like(starts[:, 0])
     for block in em.responses.blocks():
         n = len(block.correct.T)
         before = [x[None] for x in log_probabilities(*old[block.items].logits(nodes))]

@@ -49,13 +49,15 @@ class Beta(Prior):
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return the log density, in nats."""
-        a, b = self.alpha, self.beta
+        a = self.alpha
+        b = self.beta
         constant = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
         return constant + (a - 1) * namespace(x).log(x) + (b - 1) * namespace(x).log1p(-x)
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
-        low, high = (self.alpha - 1) / x, (self.beta - 1) / (1 - x)
+        low = (self.alpha - 1) / x
+        high = (self.beta - 1) / (1 - x)
         return low - high, -low / x - high / (1 - x)
 
 

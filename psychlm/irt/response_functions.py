@@ -129,7 +129,8 @@ class ResponseFunction(ABC):
 
     def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
         """Return second derivatives of sum(counts log P) by the parameters, (n_rows, n_rows, n)."""
-        xp, values = namespace(theta), self.values.clone().requires_grad_()
+        xp = namespace(theta)
+        values = self.values.clone().requires_grad_()
         total = (counts * replace(self, values=values).log_probability(theta)).sum()
         first = xp.autograd.grad(total, values, create_graph=True)[0]
         rows = [xp.autograd.grad(row.sum(), values, retain_graph=True)[0] for row in first]
@@ -194,13 +195,15 @@ class Logistic(ResponseFunction):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log(1 - P) and log P; neither P nor 1 - P rounds to 0."""
-        xp, values = namespace(theta), self.by_theta
+        xp = namespace(theta)
+        values = self.by_theta
         z = values[0] * theta + values[1]
         low, high = values[2:]
         if bool((low <= -NO_ASYMPTOTE).all() and (high >= NO_ASYMPTOTE).all()):
             return xp.stack([log_sigmoid(-z), log_sigmoid(z)], 1)
         span = log_sigmoid(high) + log_sigmoid(-low) + xp.log1p(-xp.exp(low - high))
-        q, p = span + log_sigmoid(-z), span + log_sigmoid(z)
+        q = span + log_sigmoid(-z)
+        p = span + log_sigmoid(z)
         # log(e^x + e^y) = x - log s(x - y); second derivatives of torch's logaddexp overflow
         log_q = q - log_sigmoid(q - log_sigmoid(-high))
         log_p = p - log_sigmoid(p - log_sigmoid(low))
@@ -361,12 +364,14 @@ class Graded(OrderedCategories):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log differences of neighbouring logistic curves."""
-        xp, values = namespace(theta), self.by_theta
+        xp = namespace(theta)
+        values = self.by_theta
         d = values[1:]
         z = values[0] * theta + d
         # s(x) - s(y) = s(x) s(-y) (1 - exp(y - x)): nothing cancels
         between = xp.log1p(-xp.exp(d[1:] - d[:-1]))
-        none, certain = 0 * d[:1], 0 * z[:1]
+        none = 0 * d[:1]
+        certain = 0 * z[:1]
         above = xp.concatenate([certain, log_sigmoid(z)])
         below = xp.concatenate([log_sigmoid(-z), certain])
         return (above + below + xp.concatenate([none, between, none])).swapaxes(0, 1)
@@ -387,7 +392,8 @@ class PartialCredit(OrderedCategories):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log probabilities of which neighbours differ by the steps' logits."""
-        xp, values = namespace(theta), self.by_theta
+        xp = namespace(theta)
+        values = self.by_theta
         z = values[0] * theta + values[1:]
         total = xp.concatenate([0 * z[:1], z.cumsum(0)])
         return total.log_softmax(0).swapaxes(0, 1)

@@ -188,7 +188,9 @@ def encode_responses(
         responses = responses.mean
     if isinstance(responses, pd.DataFrame):
         checked = check_responses(responses)
-        values, persons, items = checked.to_numpy(), checked.index, checked.columns
+        values = checked.to_numpy()
+        persons = checked.index
+        items = checked.columns
         matrix = (values == 1).view(np.uint8)
         matrix[np.isnan(values)] = MISSING
     else:
@@ -256,7 +258,8 @@ def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> Resp
         refuse("items", wrong, f"{flaw}, or group their answers into categories")
     codes = np.full(checked.shape, MISSING, np.uint8)
     for column, (item, answers) in enumerate(checked.items()):
-        categories, answered = np.asarray(levels[item], float), answers.notna().to_numpy()
+        categories = np.asarray(levels[item], float)
+        answered = answers.notna().to_numpy()
         new = answered & ~answers.isin(categories)
         if new.any():
             raise FrameError(
@@ -290,7 +293,8 @@ def encode_codes(
     step = max(1, BLOCK_CELLS * 4 // len(items))
     for start in range(0, len(matrix), step):
         part = np.ascontiguousarray(matrix[start : start + step])
-        correct, answered = part == 1, part != MISSING
+        correct = part == 1
+        answered = part != MISSING
         if ((part >= n_categories) & answered).any():
             raise FrameError(
                 f"the uint8 matrix holds values other than 0, 1 and {MISSING} (not asked); "
@@ -305,14 +309,18 @@ def encode_codes(
     refuse("items", unknown, "were answered by nobody; leave them out")
 
     # Collapse equal rows where that saves at least a fifth of them.
-    distinct, row, count = matrix, np.arange(len(matrix)), np.ones(len(matrix), np.int64)
+    distinct = matrix
+    row = np.arange(len(matrix))
+    count = np.ones(len(matrix), np.int64)
     if len(items) <= COLLAPSED_ITEMS and not as_drawn:
         as_bytes = np.ascontiguousarray(matrix).view(f"V{len(items)}").ravel()
         _, first, inverse, n_equal = np.unique(
             as_bytes, return_index=True, return_inverse=True, return_counts=True
         )
         if len(first) <= 0.8 * len(matrix):
-            distinct, row, count = np.ascontiguousarray(matrix[first]), inverse, n_equal
+            distinct = np.ascontiguousarray(matrix[first])
+            row = inverse
+            count = n_equal
     return ResponseMatrix(
         distinct,
         persons,

@@ -107,7 +107,8 @@ def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) ->
     n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
     for block in answers.blocks():
         part = items[block.items]
-        a, c = part.slope, part.guessing
+        a = part.slope
+        c = part.guessing
         n_rows = max(1, n_cells // len(a))  # as many rows as a processor's cache holds
         for start in range(0, len(ability), n_rows):
             rows = slice(start, start + n_rows)
@@ -116,10 +117,13 @@ def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) ->
             gradient, observed, expected, change = sums[:, rows]
             z = torch.outer(ability[rows], a) + part.intercept
             if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
-                right, wrong = z.sigmoid(), z.neg_().sigmoid_()
-                information, turn = right * wrong, wrong.sub_(right)
+                right = z.sigmoid()
+                wrong = z.neg_().sigmoid_()
+                information = right * wrong
+                turn = wrong.sub_(right)
                 if answered is not None:
-                    right, information = right * answered, information * answered
+                    right = right * answered
+                    information = information * answered
                 gradient += (correct - right) @ a
                 observed += information @ a**2
                 expected += information @ a**2
@@ -127,7 +131,8 @@ def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) ->
                 continue
             # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r,
             # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
-            s, r = z.sigmoid().clamp_min_(SMALLEST), z.neg_().sigmoid_()
+            s = z.sigmoid().clamp_min_(SMALLEST)
+            r = z.neg_().sigmoid_()
             sr = s * r
             p = sr * (1 - c) / (s * (1 - c) + c)
             pp = p * (r - s - p)  # (log P)''
@@ -155,7 +160,8 @@ def known_items(
     device: Device = "auto",
 ) -> KnownCurves:
     """Check and encode responses and the parameters of their items."""
-    form, products = model_named(model).form, model_named(model).products
+    form = model_named(model).form
+    products = model_named(model).products
     # Matrix products compute the logistic curve alone.
     plain = products and ("u" not in items or items["u"].isin([1.0, np.nan]).all())
     where = pick_device(device, "irt.score" if plain else "", getattr(responses, "size", 0))
@@ -211,7 +217,8 @@ def levels_of(functions: ResponseFunction, items: pd.Index, levels: Mapping | No
 
 def _information(answers: ResponseMatrix, items: ResponseFunction, nodes: Tensor) -> Tensor:
     """Return the expected information of the answered items at nodes, (n_rows, n_nodes)."""
-    by_item, sums = items.information(nodes.cpu()).T, []
+    by_item = items.information(nodes.cpu()).T
+    sums = []
     size = max(1, BLOCK_CELLS_GPU // len(by_item))
     for n in np.array_split(answers.n_asked, range(size, len(answers.values), size)):
         sums.append(torch.from_numpy(n).to(by_item.dtype) @ by_item)
@@ -321,7 +328,8 @@ def score(
     curves = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
     if method == "eap":
         _, _, posterior = curves.resolved()
-        theta, se = posterior.mean, posterior.variance.sqrt()
+        theta = posterior.mean
+        se = posterior.variance.sqrt()
     else:
         theta, se = _mode(curves, method)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
@@ -335,13 +343,15 @@ def climb(
 
     The climb ends after steps that are all below the tolerance.
     """
-    ability, before = start, torch.zeros_like(start)
+    ability = start
+    before = torch.zeros_like(start)
     longest = torch.full_like(start, LARGEST_STEP)
     for _ in range(SCORING_STEPS):
         gradient, information = ascent(ability)
         longest = torch.where(gradient * before < 0, longest / 2, longest)
         step = torch.minimum(torch.maximum(gradient / information, -longest), longest)
-        ability, before = ability + step, gradient
+        ability = ability + step
+        before = gradient
         if step.abs().max() < tolerance:
             break
     return ability
@@ -361,7 +371,8 @@ def between_nodes(at_nodes: Tensor, nodes: Tensor) -> Tensor:
     first = powers[1:] * coefficients[:, 1:]
     second = (powers * (powers - 1))[2:] * coefficients[:, 2:]
     offset = at_nodes.argmax(1) - centre.to(torch.float64)  # not 0 at the edge of the grid
-    lowest, highest = offset - 1, offset + 1
+    lowest = offset - 1
+    highest = offset + 1
     for _ in range(POLYNOMIAL_STEPS):
         slope = (first * offset[:, None] ** powers[:-1]).sum(1)
         bend = (second * offset[:, None] ** powers[:-2]).sum(1)
@@ -380,18 +391,22 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
     below the tolerance; the information at the mode follows from that before the last step by its
     derivative.
     """
-    weighted, prior = method == "wle", float(method == "map")
+    weighted = method == "wle"
+    prior = float(method == "map")
     nodes = quadrature_grid(span=UNBOUNDED, device=curves.count.device).nodes
     at_nodes = curves.node_loglik(nodes).sub_((method == "map") * nodes**2 / 2)
     if weighted:
         at_nodes += curves.information(nodes).clamp_min(SMALLEST).log() / 2
-    start, limit = between_nodes(at_nodes, nodes), torch.zeros_like(curves.count)
+    start = between_nodes(at_nodes, nodes)
+    limit = torch.zeros_like(curves.count)
     if method == "ml":
         # The likelihood rises without end towards high ability where no response speaks against
         # it, towards low ability likewise; with guessing also where it rises at the grid's end.
-        best, guessed = at_nodes.argmax(1), not curves.one_maximum
+        best = at_nodes.argmax(1)
+        guessed = not curves.one_maximum
         high, low = curves.unbounded()
-        high, low = high | (guessed & (best == len(nodes) - 1)), low | (guessed & (best == 0))
+        high = high | (guessed & (best == len(nodes) - 1))
+        low = low | (guessed & (best == 0))
         limit = torch.where(high == low, 0.0, torch.where(high, torch.inf, -torch.inf))
     finite = limit == 0
 

@@ -135,7 +135,8 @@ def select_items(
             break
         start = fitted.items
         if kept.shape[1] - len(removed) < 4:
-            n_left, note = kept.shape[1] - len(removed), "too few items are left to fit"
+            n_left = kept.shape[1] - len(removed)
+            note = "too few items are left to fit"
             log.add("refit", WHOLE, "n_items", n_left, 4, "reject", note)
             return Selection(log.table(), kept.columns[:0], None, spectrum)
         kept = log.without(kept, removed)
@@ -198,14 +199,17 @@ def guessing_tests(items: pd.DataFrame) -> pd.DataFrame:
 def _guessed_items(kept: pd.DataFrame, alpha: float, log: _Log) -> pd.Series:
     """Compare 3PL and 2PL by AIC, then test every guessing parameter (Wald); return the models."""
     model = pd.Series("2PL", index=kept.columns)
-    small, big = fit(kept, "2PL", standard_errors=False), fit(kept, "3PL")
-    gain, note = small.aic - big.aic, "AIC of the 2PL minus that of the 3PL"
+    small = fit(kept, "2PL", standard_errors=False)
+    big = fit(kept, "3PL")
+    gain = small.aic - big.aic
+    note = "AIC of the 2PL minus that of the 3PL"
     best = "3PL" if gain > 0 else "2PL"
     log.add("guessing", WHOLE, "aic_gain", gain, 0, best, note)
     if gain > 0:
         tests = guessing_tests(big.items)
         model[tests["p"] < alpha] = "3PL"
-        value, p = tests["wald_z"].to_numpy(), tests["p"].to_numpy()
+        value = tests["wald_z"].to_numpy()
+        p = tests["p"].to_numpy()
         log.add("guessing", model.index, "wald_z", value, alpha, model.to_numpy(), p=p)
     return model
 
@@ -228,7 +232,8 @@ def _judge(
     elif step == "fit":
         table = s_x2(fitted, kept)
         p = adjust(table["p"].to_numpy())
-        remove, judged = p < alpha, {"statistic": "s_x2", "value": table["s_x2"].to_numpy(), "p": p}
+        remove = p < alpha
+        judged = {"statistic": "s_x2", "value": table["s_x2"].to_numpy(), "p": p}
         judged["note"] = np.where(table["df"] == 0, "no degrees of freedom", "")
     else:
         table = _dependent_pairs(fitted, kept, adjust, alpha)

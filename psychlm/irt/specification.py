@@ -129,7 +129,8 @@ class Specification:
         and the logarithms of their sds, which are kinds of their own after the rows. Equal cells
         share an estimate, which has the name of the first of them.
         """
-        columns, n_rows = self.columns, len(self.fixed)
+        columns = self.columns
+        n_rows = len(self.fixed)
         by_group = [self.numbers(g) for g in range(len(self.groups))]
         cells = [by_group[g][row, j] for row in range(n_rows) for j, g in columns]
         # Items that work alike in all groups show their means (intercepts) and spreads (slopes).
@@ -273,7 +274,8 @@ def specify(
     if chosen.common_slope:
         equal["slope"] = "all"
     ties = tied_parameters(items, equal)
-    groups, member = [None], np.zeros(answers.n_persons, int)
+    groups = [None]
+    member = np.zeros(answers.n_persons, int)
     if group is not None:
         groups, member = check_groups(answers.persons, group, reference)
     freed = freed_parameters(items, free, len(groups))
@@ -413,7 +415,8 @@ def check_links(spec: Specification) -> None:
 
 def check_answers(spec: Specification) -> None:
     """Refuse data from which no parameters follow; warn of items that stand twice."""
-    answers, items = spec.answers, spec.items
+    answers = spec.answers
+    items = spec.items
     check_links(spec)
     if len(items) < 3:
         raise FrameError(

@@ -32,7 +32,8 @@ def quiet_transformers(*, warnings: bool = True) -> Iterator[None]:
     """Suppress the progress bars of transformers, and its warnings unless they are wanted."""
     from transformers.utils import logging
 
-    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     if not warnings:
         logging.set_verbosity_error()

@@ -117,7 +117,8 @@ def convert_gguf(file: Path, folder: Path) -> None:
                 "the file again, or take another conversion of the model"
             )
         # a network without the quantisation, which save_pretrained would refuse to write
-        config, weights = network.config, network.state_dict()
+        config = network.config
+        weights = network.state_dict()
         if hasattr(config, "quantization_config"):
             del config.quantization_config
         # half of the bytes, where no weight changes by it (unquantised files)

@@ -165,7 +165,8 @@ def load_named(
 ) -> LanguageModel:
     """Open a model as :func:`load` does, with the revision of its files: nobody can edit it."""
     checkpoint = find_checkpoint(str(name_or_path), revision)
-    target, name = torch_device(device, "lm.load"), checkpoint.name
+    target = torch_device(device, "lm.load")
+    name = checkpoint.name
     with plain_errors(name):
         import transformers
 
@@ -269,7 +270,8 @@ def named_models(models: Any, client: Any = None) -> dict[str, Any]:
 
 def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     """Find the files of a model by its name, and the revision they have; reports record both."""
-    folder, label = Path(name).expanduser(), name
+    folder = Path(name).expanduser()
+    label = name
     is_file = name in PACKAGES or folder.suffix == ".gguf"
     on_hub = not (is_file or folder.is_dir() or folder.is_absolute() or name[:1] in (".", "~"))
     if on_hub and name != "default":

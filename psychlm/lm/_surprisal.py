@@ -237,7 +237,8 @@ def surprisals(
     table = frame[["text_id", "word_id", "word"]].assign(**dict.fromkeys(names, np.nan))
     described = {}
     for number, (bits, about) in run_pieces(client, _score_piece, (frame, options), pieces):
-        name, rows = names[number // len(blocks)], blocks[number % len(blocks)]
+        name = names[number // len(blocks)]
+        rows = blocks[number % len(blocks)]
         table.iloc[rows, table.columns.get_loc(name)] = bits
         described[name] = about | {"cleaned": clean and changes}
     table.attrs["surprisal"] = {name: described[name] for name in names}
@@ -264,7 +265,8 @@ def _by_word(
         values[text.rows] = scores.values
         reasons[text.rows[list(scores.reasons)]] = list(scores.reasons.values())
     new = pd.DataFrame(values, columns=list(COLUMNS), index=frame.index).assign(reason=reasons)
-    new, names = new.astype({"n_tokens": np.int64}), ["text_id", "word_id"]
+    new = new.astype({"n_tokens": np.int64})
+    names = ["text_id", "word_id"]
     rest = frame.drop(columns=["word", *names, *new.columns, "scored_by"], errors="ignore")
     return pd.concat([frame["word"], new[asked], frame[names], rest], axis=1)
 
@@ -279,7 +281,8 @@ def _by_token(
     """Return a row per token of each text: its own surprisal, and the word it belongs to."""
     from psychlm.lm.forward import LOG_P, plan_requests, resolve_options, rows_of, run
 
-    options, tokens = resolve_options(model, **asked), tokenize(texts, model.tokenizer)
+    options = resolve_options(model, **asked)
+    tokens = tokenize(texts, model.tokenizer)
     first_rows = rows_of(tokens)
     nats = np.full(first_rows[-1], np.nan)
     requests = plan_requests(tokens, first_rows, model, options)
@@ -304,7 +307,8 @@ def _by_sentence(scored: pd.DataFrame) -> pd.DataFrame:
     refuse("words", nowhere, "have no sentence_id; number it, or drop the column")
     groups = scored.groupby(keys, sort=False)
     total = groups["surprisal_bits"].agg(lambda bits: bits.sum(skipna=False))
-    n_words, n_tokens = groups.size(), groups["n_tokens"].sum()
+    n_words = groups.size()
+    n_tokens = groups["n_tokens"].sum()
     # A token that joins the last word of a sentence with the first of the next belongs to neither.
     sentence = groups.ngroup()
     ordered = scored.assign(sentence=sentence).sort_values(["text_id", "word_id"], kind="stable")
@@ -336,18 +340,21 @@ def _scored(
     """Return results and what they report of themselves: take them from disk, compute the rest, and
     store each batch as soon as it is done.
     """
-    checkpoint, request = None, ""
+    checkpoint = None
+    request = ""
     if isinstance(model, LanguageModel):
         revision = model.revision  # of a model in memory: None unless it was stated
     else:
         checkpoint = find_checkpoint(str(model))
-        name, revision = checkpoint.name, checkpoint.revision
+        name = checkpoint.name
+        revision = checkpoint.revision
         request = key(json.dumps([name, revision, str(device), asked], sort_keys=True))
     with ResultStore(on=cache and revision is not None) as store:
         # what a name and its options come to is stored, so that complete results need neither torch
         # nor the model
         _, stored = store.get({request: (0, 0)}).get(request, (None, {}))
-        description, identity = stored.get("description"), stored.get("identity")
+        description = stored.get("description")
+        identity = stored.get("identity")
         if isinstance(description, dict) and isinstance(identity, str):
             keys, results = _stored(texts, identity, store)
             if all(name in results for name in keys):
@@ -367,7 +374,8 @@ def _scored(
             store.put([(request, np.empty((0, 0)), info)])
         # equal texts once
         missing = {name: i for i, name in enumerate(keys) if name not in results}
-        names, to_score = list(missing), [texts[i] for i in missing.values()]
+        names = list(missing)
+        to_score = [texts[i] for i in missing.values()]
         for finished in score(to_score, model, options, batch_tokens, progress):
             fresh = {names[i]: scores for i, scores in finished}
             results |= fresh
@@ -467,7 +475,8 @@ def _sum_over_tokens(
     from psychlm.lm.forward import ENTROPY, LOG_END, LOG_INSIDE, LOG_P, RANK
 
     n_words = len(document.ends)
-    log_p, first = rows[:-1, LOG_P], np.searchsorted(tokens.word, np.arange(n_words))
+    log_p = rows[:-1, LOG_P]
+    first = np.searchsorted(tokens.word, np.arange(n_words))
     counted = np.ones(len(log_p), dtype=bool) if begins is None else ~tokens.trailing
     nats = np.zeros(n_words)
     np.add.at(nats, tokens.word[counted], log_p[counted])

@@ -86,9 +86,11 @@ def encoder_states(
         rows = order[first : first + TEXTS_AT_ONCE]
         some = {name: [values[row] for row in rows] for name, values in coded.items()}
         padded = tokenizer.pad(some, return_tensors="pt").to(device)
-        hidden, mask = network(**padded).last_hidden_state, padded["attention_mask"].bool()
+        hidden = network(**padded).last_hidden_state
+        mask = padded["attention_mask"].bool()
         if mean:
-            hidden, mask = masked_mean(hidden, mask)[:, None], mask[:, :1]
+            hidden = masked_mean(hidden, mask)[:, None]
+            mask = mask[:, :1]
         for row, values, n in zip(rows, hidden.cpu().numpy(), mask.sum(dim=1), strict=True):
             states[row] = values[: int(n)]
     return states

@@ -40,7 +40,9 @@ from psychlm.lm.prompts import meaning
 Task = Literal["pair", "single", "multiple-choice"]
 Regime = Literal["zero shot", "pre-train only", "fine-tune only", "both"]
 
-WARMUP, WEIGHT_DECAY = 0.1, 0.01  # share of the steps in which the rate rises; of AdamW
+# share of the steps in which the rate rises; of AdamW
+WARMUP = 0.1
+WEIGHT_DECAY = 0.01
 RESULT = "finetuned.json"  # written last: a folder that has it is complete
 RUN = "run.json"  # written first: what the checkpoints beside it belong to
 AT_ONCE = "items_at_once.json"  # written where memory did not hold a step's items together
@@ -222,7 +224,8 @@ def fine_tune(
     limits = {"epochs": epochs, "patience": patience, "batch_size": batch_size}
     for name, value in (limits | {"max_tokens": max_tokens}).items():
         check_limit(name, value, 1)
-    items, where = check_items(items), torch_device(device, "lm.fine_tune")
+    items = check_items(items)
+    where = torch_device(device, "lm.fine_tune")
     development = None if development is None else check_items(development)
     task = task or task_of(items)
     labels = () if task == "multiple-choice" else labels_of(items)
@@ -380,7 +383,8 @@ def open_for_training(
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     opener: Any = transformers.AutoModelForMultipleChoice
     if labels:
-        opener, config.num_labels = transformers.AutoModelForSequenceClassification, len(labels)
+        opener = transformers.AutoModelForSequenceClassification
+        config.num_labels = len(labels)
         config.id2label = dict(enumerate(labels))
         config.label2id = {word: i for i, word in enumerate(labels)}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -422,7 +426,8 @@ def run_trainer(
     several = options["task"] == "multiple-choice"
 
     def metrics(prediction: Any) -> dict[str, float]:
-        scores, target = prediction.predictions, prediction.label_ids
+        scores = prediction.predictions
+        target = prediction.label_ids
         if several:  # an empty choice that fills an item up is no answer
             scores = np.where(
                 np.arange(scores.shape[1]) < np.asarray(n_choices)[:, None], scores, -np.inf

@@ -84,7 +84,8 @@ class ScoringOptions:
         return json.dumps(description | wanted, sort_keys=True)
 
 
-TURN_MARKS, DOCUMENT_MARK = ("<|im_start|>", "<|im_end|>"), "<|endoftext|>"
+TURN_MARKS = ("<|im_start|>", "<|im_end|>")
+DOCUMENT_MARK = "<|endoftext|>"
 
 
 def resolve_options(
@@ -110,7 +111,8 @@ def resolve_options(
             f"temperature is {temperature}; logits are divided by it, so it must be above 0"
         )
     check_limit("context", context, 3, model.context_tokens)
-    tokenizer, reading = model.tokenizer, READINGS[model.kind]
+    tokenizer = model.tokenizer
+    reading = READINGS[model.kind]
     check_option("correction", correction, ("pimentel-meister", None))
     if not reading.from_left or begins_with_space(tokenizer) is None:
         correction = None
@@ -134,7 +136,8 @@ def resolve_options(
         in_windows = bool(ids) and ids[0] == tokenizer.convert_tokens_to_ids(bos)
     tokens = model.context_tokens if context is None else context
     size = tokens - (bos is not None)
-    step, heat = stride or size // 2, float(temperature)
+    step = stride or size // 2
+    heat = float(temperature)
     return ScoringOptions(correction, bos, in_windows, tokens, step, entropy, rank, heat)
 
 
@@ -177,7 +180,8 @@ def plan_requests(
             requests.append(shared_prefixes([ids[i] for i in group], rows, special))
         waiting = sorted(set(waiting) - {short[i] for group in groups for i in group})
     for number in waiting:
-        text, row = tokens[number], int(first_rows[number])
+        text = tokens[number]
+        row = int(first_rows[number])
         requests += reading.requests(text.ids, text.word, row, special)
     return requests
 
@@ -316,7 +320,8 @@ def _values(
 def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dict[str, Any]:
     """Return the tensors that the network takes, padded at the end to the longest request."""
     lengths = np.array([len(one) for one in batch])
-    n, length = len(batch), int(lengths.max())
+    n = len(batch)
+    length = int(lengths.max())
     config = model.network.config.get_text_config()
     if model.kind == "causal":
         # any token but the padding one, of which transformers would warn; what stands after the
@@ -438,15 +443,19 @@ def largest_family(model: LanguageModel) -> int:
     """
     if model.kind != "causal" or not reads_output_layer(model):
         return 0
-    ids, path, none = _probe(model), [0, 3, 4, 5], np.array([], dtype=np.int64)
+    ids = _probe(model)
+    path = [0, 3, 4, 5]
+    none = np.array([], dtype=np.int64)
 
     def states(tokens: np.ndarray, **tree: np.ndarray) -> torch.Tensor:
         request = ScoringRequest(tokens, none, none, none, **tree)  # type: ignore[arg-type]
         return hidden_states(model, network_inputs(model, [request]))[0].float()
 
-    alone, in_a_row = states(ids[path]), states(ids)[path]
+    alone = states(ids[path])
+    in_a_row = states(ids)[path]
     try:  # a tree of the texts 0 1 2 and 0 3 4 5
-        depth, parent = np.array([0, 1, 2, 1, 2, 3]), np.array([-1, 0, 1, 0, 3, 4])
+        depth = np.array([0, 1, 2, 1, 2, 3])
+        parent = np.array([-1, 0, 1, 0, 3, 4])
         together = states(ids, depth=depth, parent=parent)[path]
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
         return 0
@@ -478,7 +487,8 @@ def boundary_sets(model: LanguageModel) -> torch.Tensor:
 
 def _float32(hidden: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:
     """Return logits in float32: in 16 bits they would be wrong by tenths of a nat."""
-    weight, bias = layer.weight, layer.bias
+    weight = layer.weight
+    bias = layer.bias
     if weight.dtype == torch.float32:
         return functional.linear(hidden, weight, bias)
     if hidden.is_cuda:
@@ -503,7 +513,8 @@ def row_values(
     which are in memory at a time; ``node`` (n_rows,) is the output that each row is read from,
     never decreasing, ``target`` (n_rows,) the token whose probability is wanted, below 0 for none.
     """
-    n_nodes, exact = int(node[-1]) + 1, float_type(node.device)
+    n_nodes = int(node[-1]) + 1
+    exact = float_type(node.device)
     values = torch.full((len(node), N_VALUES), torch.nan, dtype=exact, device=node.device)
     firsts = torch.arange(0, n_nodes + at_once, at_once, device=node.device)
     edges = torch.searchsorted(node, firsts).tolist()
@@ -512,7 +523,8 @@ def row_values(
         logits -= logits.amax(dim=1, keepdim=True)
         if options.temperature != 1:
             logits /= options.temperature
-        read, token = node[low:high] - i * at_once, target[low:high]
+        read = node[low:high] - i * at_once
+        token = target[low:high]
         target_logits = logits[read, token.clamp(min=0)].masked_fill(token < 0, torch.nan)
         if options.rank:  # one more than the tokens that the model finds likelier
             likelier = 1.0 + (logits[read] > target_logits[:, None]).sum(dim=1)

@@ -119,14 +119,16 @@ def _windows(word: Ints, special: SpecialTokens, ahead: int) -> Iterator[tuple[i
         return
     step = min(special.stride, size - special.stride)
     begins_word = np.flatnonzero(np.diff(word, prepend=-1))
-    low, high = 0, size + ahead
+    low = 0
+    high = size + ahead
     while low < n_rows:
         if high < n_rows:  # end where a word begins, unless one word is longer than the window
             fits = begins_word[np.searchsorted(begins_word, low, "right") :]
             fits = fits[: np.searchsorted(fits, high, "right")]
             high = int(fits[-1]) if len(fits) else high
         yield max(0, high - size - ahead), low, high
-        low, high = high, min(n_rows, high + step)
+        low = high
+        high = min(n_rows, high + step)
 
 
 def both_sides(
@@ -139,12 +141,14 @@ def both_sides(
     long text is cut around the word.
     """
     whole, before = add_special(ids, special)
-    n_tokens, size = len(ids), special.context_tokens - (len(whole) - len(ids))
+    n_tokens = len(ids)
+    size = special.context_tokens - (len(whole) - len(ids))
     ends = np.searchsorted(word, word, side="right")
     for token in range(n_tokens):
         end = int(min(ends[token], token + size))
         if n_tokens <= size:
-            text, begin = whole, 0
+            text = whole
+            begin = 0
         else:
             middle = (token + end) // 2
             begin = min(max(0, middle - size // 2, end - size), token, n_tokens - size)
@@ -236,12 +240,18 @@ def shared_prefixes(
     start = special.start
     if start is None:
         # The first token, which a family shares, is the root; nothing predicts it.
-        start, texts = int(texts[0][0]), [text[1:] for text in texts]
+        start = int(texts[0][0])
+        texts = [text[1:] for text in texts]
         first_rows = [row + 1 for row in first_rows]
-    ids, parent, depth = [np.array([start])], [np.array([-1])], [np.array([0])]
-    position, target, row = [], [], []
+    ids = [np.array([start])]
+    parent = [np.array([-1])]
+    depth = [np.array([0])]
+    position = []
+    target = []
+    row = []
     path = np.zeros(1, dtype=np.int64)  # nodes of the text before, root first
-    previous, n_nodes = texts[0][:0], 1
+    previous = texts[0][:0]
+    n_nodes = 1
     for text, first_row in zip(texts, first_rows, strict=True):
         # the last token is read only where the row after it is wanted
         read = text if special.ends else text[:-1]
@@ -254,7 +264,8 @@ def shared_prefixes(
         position.append(path)
         target.append(np.append(text, NO_TARGET)[: len(path)])
         row.append(first_row + np.arange(len(path)))
-        previous, n_nodes = read, n_nodes + len(fresh)
+        previous = read
+        n_nodes = n_nodes + len(fresh)
     lists = (ids, position, target, row, depth, parent)
     nodes, positions, targets, rows, depths, parents = (np.concatenate(one) for one in lists)
     return ScoringRequest(

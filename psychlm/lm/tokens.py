@@ -298,7 +298,8 @@ def _assign(
 ) -> Tokens:
     """Assign tokens to the words that hold their last characters; note words without a value."""
     n_words = len(document.ends)
-    starts, last = spans[:, 0], np.maximum(spans[:, 0], spans[:, 1] - 1)
+    starts = spans[:, 0]
+    last = np.maximum(spans[:, 0], spans[:, 1] - 1)
     word = np.searchsorted(document.ends, last, side="right")
     trailing = word == n_words
     first = np.minimum(np.searchsorted(document.ends, starts, side="right"), n_words - 1)

@@ -98,7 +98,8 @@ class _ItemArrays:
     ) -> Ints:
         """Draw a member of the pool for every item, uniformly from those allowed to it; FrameError
         if an item is allowed none."""
-        drawn, rows = np.full(len(self.items), -1), np.arange(len(self.items))
+        drawn = np.full(len(self.items), -1)
+        rows = np.arange(len(self.items))
         # Rejection sampling for all rows; the few that keep failing search the whole pool.
         for _ in range(MAX_ROUNDS if len(pool) else 0):
             tries = rng.choice(pool, len(rows))
@@ -126,7 +127,8 @@ class _ItemArrays:
             answered = self.is_right(prompts, choices) & (choices >= 0)
             return (self.prompt[rows] != self.prompt[donors]) & ~answered.any(axis=1)
 
-        rng, everyone = np.random.default_rng([seed, 0]), np.arange(len(self.items))
+        rng = np.random.default_rng([seed, 0])
+        everyone = np.arange(len(self.items))
         return self.draw(everyone, allowed, rng, "a question that its choices do not answer")
 
     def draw_choices(self, n: int, seed: int) -> Ints:
@@ -135,7 +137,8 @@ class _ItemArrays:
         A choice is allowed if it is none of the item's (or drawn before), comes from an item with
         another prompt, and is right for the item's prompt by no key.
         """
-        taken, drawn = self.codes, np.empty((len(self.items), n), np.intp)
+        taken = self.codes
+        drawn = np.empty((len(self.items), n), np.intp)
         right = self.own[np.arange(len(self.items)), self.answer]
         incorrect = np.setdiff1d(np.arange(len(self.text)), right)
         rng = np.random.default_rng([seed, 1])
@@ -215,14 +218,16 @@ def perturb(
     if present := [column for column in ADDED_COLUMNS if column in items.columns]:
         raise FrameError(f"the items hold columns {present} already: perturb the original items")
     arrays = _ItemArrays(items)
-    items, reasons = arrays.items, arrays.unfit()
+    items = arrays.items
+    reasons = arrays.unfit()
     if len(reasons):
         first = reasons.iloc[0]
         names = items["item_id"].iloc[reasons.index[reasons == first]]
         raise FrameError(f"items {format_names(names)} are unfit ({first}): confusion.drop_unfit")
     # What the probe changes: the prompt, or which of the N choices each item has.
     name: str = probe
-    prompt, chosen = items["prompt"].to_numpy(object), arrays.own
+    prompt = items["prompt"].to_numpy(object)
+    chosen = arrays.own
     donors = np.empty((len(items), 0), np.intp)
     if probe == "no-question":
         prompt = np.full(len(items), "", dtype=object)
@@ -237,9 +242,11 @@ def perturb(
     else:
         borrowed = arrays.draw_choices(n_extra, seed)
         donors = arrays.owner[borrowed]
-        name, chosen = f"{probe}-{n_extra}", np.hstack([chosen, borrowed])
+        name = f"{probe}-{n_extra}"
+        chosen = np.hstack([chosen, borrowed])
     # Random ranks order the choices; places without a choice (-1) go last.
-    present_at, column = chosen >= 0, np.arange(chosen.shape[1])
+    present_at = chosen >= 0
+    column = np.arange(chosen.shape[1])
     shuffle = not probe.endswith("-question") if shuffle is None else shuffle
     rng = np.random.default_rng([seed, 2])
     rank = rng.random(chosen.shape) if shuffle else np.zeros(chosen.shape)
@@ -342,11 +349,13 @@ def prior_bias(
                 "the presentations differ in their items or numbers of choices; put them in the "
                 "source's order with in_source_order"
             )
-    n, k = n_choices(sure[0]), len(sure)
+    n = n_choices(sure[0])
+    k = len(sure)
     centred = np.stack([np.nan_to_num(frame.to_numpy() - 1 / n[:, None]) for frame in sure])
     variance = (centred**2).sum(axis=2) / n  # (K, n_items)
     spread = np.sqrt(variance).mean(axis=0)
-    lasting, p = np.full(len(n), np.nan), float("nan")
+    lasting = np.full(len(n), np.nan)
+    p = float("nan")
     if k > 1:
 
         def mean_covariance(values: Values) -> Values:
@@ -417,7 +426,8 @@ def choice_paralysis(
     [[0.138, 0.0, 0.138, 0.138]]
     """
     before = check_scores(before)
-    n, answer = n_choices(before), answer_places(answers, before)
+    n = n_choices(before)
+    answer = answer_places(answers, before)
     item = np.arange(len(n))
     rows = {}
     for number, scores in after.items():
@@ -430,7 +440,8 @@ def choice_paralysis(
             raise FrameError(f"items {names} have no more choices after than before")
         mine = scores.where(np.arange(scores.shape[1]) < n[:, None])
         c, d, r = (confidences(frame).to_numpy()[item, answer] for frame in (before, scores, mine))
-        drops, minds = pd.Series(c - d), pd.Series(c - r)
+        drops = pd.Series(c - d)
+        minds = pd.Series(c - r)
         drawn = pd.Series(c - c / (1 + m * (1 - c) / (n - 1)))
         drop, own, renormalisation, equal_draw = (
             _mean_interval(part, rng=rng, n_boot=n_boot)
@@ -479,7 +490,8 @@ def calibration(
     >>> round(calibration(scores, answers, rng=np.random.default_rng(0)).estimate, 3)
     0.05
     """
-    sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
+    sure = confidences(scores).max(axis=1).to_numpy()
+    right = grade(answers, scores).to_numpy()
     # A column per bin: accuracy less confidence of the items in it.
     bin_of = np.searchsorted(np.linspace(0, 1, 11)[1:-1], sure)
     gaps = pd.DataFrame((bin_of[:, None] == np.arange(10)) * (right - sure)[:, None])

@@ -100,7 +100,8 @@ def near_pairs(sets: sparse.csr_array, threshold: float) -> tuple[Ints, Ints]:
     first, second = sparse.triu(prefix @ prefix.T, k=1).nonzero()
     smaller = np.minimum(size[first], size[second])
     close = smaller >= threshold * np.maximum(size[first], size[second])
-    first, second = first[close].astype(np.int64), second[close].astype(np.int64)
+    first = first[close].astype(np.int64)
+    second = second[close].astype(np.int64)
     # Jaccard index = shared / (|A| + |B| - shared), in blocks that fit in memory.
     n_shared = np.zeros(len(first))
     for start in range(0, len(first), 500_000):
@@ -196,15 +197,18 @@ class ChoiceRules:
 
     def right(self, questions: Questions, row: Ints, node: Ints) -> Bools:
         """Return which concepts would be right answers too, in any sense of the words shown."""
-        concept, word = questions.concept[row], questions.word[row]
+        concept = questions.concept[row]
+        word = questions.word[row]
         if questions.probe == "definitions":  # another sense of the word in question
             return (concept == node) | contain(self.graph.words_of, node, word)
         if questions.probe == "synonymy":  # a word of the concept itself
             return (concept == node) | share(self.graph.words_of, concept, self.shown, node)
         entry, shown = expand(self.shown, node)
-        pairs, words = (concept, node), (word[entry], shown)
+        pairs = (concept, node)
+        words = (word[entry], shown)
         if questions.probe == "hyponymy":
-            pairs, words = pairs[::-1], words[::-1]
+            pairs = pairs[::-1]
+            words = words[::-1]
         by_word = any_by_row(entry, contain(self.graph.word_isa, *words), len(row))
         return (concept == node) | contain(self.graph.isa_or_instance, *pairs) | by_word
 
@@ -255,7 +259,8 @@ def draw_candidates(
     node = families.indices[families.indptr[owner[family]] + offset - (ends - sizes)[family]]
     # Shuffle within rows, then keep the first of repeated candidates.
     order = np.lexsort((rng.random(len(row)), row))
-    row, node = row[order], node[order]
+    row = row[order]
+    node = node[order]
     _, first = np.unique(row * (node.max(initial=0) + 1) + node, return_index=True)
     first.sort()
     return row[first], node[first]
@@ -311,7 +316,8 @@ def choose_distractors(
             family = graph.family("above" if kind == "hypernym" else "below", distance)
             row, node = draw_candidates(None, family, concept, rng)
             kept = np.ones(len(row), dtype=bool)
-        row, node = row[kept], node[kept]
+        row = row[kept]
+        node = node[kept]
         fits = rules.fit(questions, rows[row], node, filter_leaks, counts)
         return row[fits], node[fits]
 
@@ -325,13 +331,17 @@ def choose_distractors(
     kind_of = np.full(len(row), KINDS.index(kind))
     if kind != "random":  # random ones come after the others of their question
         random_row, random_node = candidates("random", rows)
-        row, node = np.concatenate([row, random_row]), np.concatenate([node, random_node])
+        row = np.concatenate([row, random_row])
+        node = np.concatenate([node, random_node])
         kind_of = np.concatenate([kind_of, np.zeros(len(random_node), dtype=np.int64)])
         order = np.argsort(row, kind="stable")
-        row, node, kind_of = row[order], node[order], kind_of[order]
+        row = row[order]
+        node = node[order]
+        kind_of = kind_of[order]
     # Go through the candidates of all questions in step; take those unlike the ones taken before.
     nodes = np.full((len(rows), N_DISTRACTORS), -1)
-    kinds, n_taken = np.zeros_like(nodes), np.zeros(len(rows), dtype=np.int64)
+    kinds = np.zeros_like(nodes)
+    n_taken = np.zeros(len(rows), dtype=np.int64)
     turn = np.arange(len(row)) - np.searchsorted(row, row)
     for step in range(int(turn.max(initial=-1)) + 1):
         here = np.flatnonzero((turn == step) & (n_taken[row] < N_DISTRACTORS))

@@ -87,7 +87,8 @@ def instance_accuracy(
         right=("sum", "sum"),
         squares=("square", "sum"),
     )
-    n, g = table["n_questions"], table["n_clusters"]
+    n = table["n_questions"]
+    g = table["n_clusters"]
     p = table["right"] / n
     # The number of independent questions that would have the variance between clusters.
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -146,7 +147,8 @@ def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataF
     """
     kind = ["distractor_set", "distractor_distance"]
     table = instance_accuracy(items, correct, ["probe", "hops", *kind]).reset_index()
-    names, distances = table["distractor_set"].astype(str), table["distractor_distance"].astype(int)
+    names = table["distractor_set"].astype(str)
+    distances = table["distractor_distance"].astype(int)
     labels = names + np.where(distances == 0, "", " " + distances.astype(str))
     table.insert(4, "distractors", labels)
     # Order: as in ORDER, other sets last; then by distance.
@@ -188,7 +190,8 @@ def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
         means.reindex(columns=["random", "sister"]).dropna().set_axis(["random", "close"], axis=1)
     )
     pairs["difference"] = pairs["random"] - pairs["close"]
-    n, estimates = len(pairs), pairs.mean()
+    n = len(pairs)
+    estimates = pairs.mean()
     # The variance of the mean difference between clusters.
     deviations = (pairs["difference"] - estimates["difference"]).groupby(level="cluster").sum()
     g = len(deviations)

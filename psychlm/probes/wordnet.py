@@ -70,7 +70,8 @@ class WordNet:
     def triples(self) -> pd.DataFrame:
         """Return the graph as triples: ``relation`` (def, ext ...), ``source``, ``target``."""
         name = self.concepts["name"].to_numpy()
-        child, parent = name[self.isa[:, 0]], name[self.isa[:, 1]]
+        child = name[self.isa[:, 0]]
+        parent = name[self.isa[:, 1]]
         sentences = self.contexts.drop_duplicates(["node", "sentence"])
         parts = {
             "def": (name, self.concepts["gloss"]),
@@ -93,7 +94,8 @@ def find(path: str | Path | None = None) -> Path:
     """
     named = path or os.environ.get(VARIABLE)
     if named:
-        folder, origin = Path(named).expanduser(), "named" if path else f"${VARIABLE}"
+        folder = Path(named).expanduser()
+        origin = "named" if path else f"${VARIABLE}"
         lacking = [name for name in FILES if not (folder / name).is_file()]
         if lacking:
             raise DataMissingError(
@@ -308,7 +310,8 @@ def closure(links: Ints, n: int) -> Closure:
     ones = np.ones(len(links), dtype=np.int32)
     step = sparse.csr_matrix((ones, (links[:, 0], links[:, 1])), shape=(n, n))
     seen = sparse.identity(n, dtype=np.int32, format="csr")
-    frontier, rounds = step, [np.empty((3, 0), dtype=np.int64)]
+    frontier = step
+    rounds = [np.empty((3, 0), dtype=np.int64)]
     while True:
         # Pairs that an earlier round reached keep their fewer hops.
         frontier = frontier - frontier.multiply(seen > 0)
@@ -326,8 +329,11 @@ class IsaGraph:
     """WordNet's relations as arrays of n concepts; the larger ones are computed on first use."""
 
     def __init__(self, wordnet: WordNet) -> None:
-        concepts, lemmas = wordnet.concepts, wordnet.lemmas
-        self.n, self.isa, self.instance_of = len(concepts), wordnet.isa, wordnet.instance_of
+        concepts = wordnet.concepts
+        lemmas = wordnet.lemmas
+        self.n = len(concepts)
+        self.isa = wordnet.isa
+        self.instance_of = wordnet.instance_of
         nodes = lemmas["node"].to_numpy()
         pos = concepts["pos"].to_numpy()
         words = lemmas["lemma"].str.lower().str.cat(pos[nodes], sep="/").to_numpy(dtype=object)

@@ -41,13 +41,16 @@ from psychlm.probes.wordnet import Ints, IsaGraph, WordNet, expand
 PROBES = ("definitions", "hypernymy", "hyponymy", "synonymy")
 SPLITS = ("train", "dev", "test")
 # Keys drawn for a concept at each number of hops, for questions and for the pool of distractors
-ASKED, POOLED = 1, 20
+ASKED = 1
+POOLED = 20
 DEV_SHARE = 0.2  # of the concepts outside training, those for development
 
 # After the kinds of Richardson & Sabharwal (2020, Table 2), in our words. A template ends where a
 # choice may follow. Verbs have their own, since an act is not "a kind of thing".
-_READ, _SAYS = "Read this sentence: “{sentence}”", "Someone says: “{sentence}”"
-_GIVEN, _TAKE = "Given the context “{sentence}”,", "Take “{word}” as it is meant in “{sentence}”"
+_READ = "Read this sentence: “{sentence}”"
+_SAYS = "Someone says: “{sentence}”"
+_GIVEN = "Given the context “{sentence}”,"
+_TAKE = "Take “{word}” as it is meant in “{sentence}”"
 TEMPLATES = {
     "definitions": (
         f"{_READ} Which of these definitions fits “{{word}}” as it is used there?",
@@ -195,7 +198,8 @@ class Builder:
         probes. ValueError if a probe does not exist, or no question could be built at all.
         """
         recipe = recipe or Recipe()
-        frames, counts = [], []
+        frames = []
+        counts = []
         for probe in probes:
             templates(probe, "n")  # raises if there is no such probe
             rng = np.random.default_rng([recipe.seed, PROBES.index(probe)])
@@ -214,7 +218,9 @@ class Builder:
         self, probe: str, recipe: Recipe, rng: np.random.Generator, counts: Counter[str]
     ) -> Questions:
         """Make the questions and keys of a probe (GEN): one row per concept, sentence and key."""
-        graph, rules, contexts = self.graph, self.rules, self.wordnet.contexts
+        graph = self.graph
+        rules = self.rules
+        contexts = self.wordnet.contexts
         # Concepts and sentences: those with a key at all, one sentence each.
         if probe == "synonymy":
             concept = np.flatnonzero(rules.has_synonyms)
@@ -231,10 +237,12 @@ class Builder:
         counts["concepts: of the kind the probe asks about"] += len(unique)
         if recipe.max_concepts is not None and len(unique) > recipe.max_concepts:
             kept = np.isin(concept, rng.choice(unique, recipe.max_concepts, replace=False))
-            concept, context = concept[kept], context[kept]
+            concept = concept[kept]
+            context = context[kept]
         # Keys, and a template for each.
         position, answer, hops = self._keys(probe, concept, recipe.max_hops, ASKED, rng)
-        concept, context = concept[position], context[position]
+        concept = concept[position]
+        context = context[position]
         template = rng.integers(0, len(TEMPLATES[probe]), len(position))
         # The stems of the word in question and of the whole question, for the filter of leaks.
         bare = {
@@ -326,8 +334,11 @@ class Builder:
         rng: np.random.Generator,
     ) -> pd.DataFrame:
         """Return questions with their distractors as an items frame."""
-        probe, row, n = questions.probe, chosen.row, len(chosen.row)
-        concept, answer = questions.concept[row], questions.answer[row]
+        probe = questions.probe
+        row = chosen.row
+        n = len(chosen.row)
+        concept = questions.concept[row]
+        answer = questions.answer[row]
         context = questions.context[row]
         # The key stands at a random place, the distractors in their order around it.
         key_position = rng.integers(0, N_DISTRACTORS + 1, n)
@@ -343,7 +354,9 @@ class Builder:
         shown = pd.DataFrame("", index=range(n), columns=["sentence", "word", "lemma"])
         if probe != "synonymy":
             shown = self.wordnet.contexts.iloc[context]
-        names, key_names, pos = self.names[concept], self.names[answer], self.pos[concept]
+        names = self.names[concept]
+        key_names = self.names[answer]
+        pos = self.pos[concept]
         values = (pos, questions.template[row], shown["sentence"], shown["word"])
         prompts = [
             templates(probe, part)[template].format(sentence=sentence, word=word, gloss=gloss)
@@ -420,7 +433,8 @@ def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> li
     --------
     >>> write(built.items, "probes", built.header())  # doctest: +SKIP
     """
-    items, folder = check_items(items), Path(folder)
+    items = check_items(items)
+    folder = Path(folder)
     if missing := [column for column in ("probe", "split") if column not in items.columns]:
         raise FrameError(f"the items lack {missing}, which name the files; probes have them")
     sizes: dict[str, int] = {}

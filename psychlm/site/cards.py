@@ -27,12 +27,14 @@ def make(kind: str, parameters: Mapping[str, Any], out: Path, title: str = "") -
 
     ``out.html``, whose title ends in ``title``, and ``out.json`` are written or replaced.
     """
-    out, among_reports = out.resolve(), False
+    out = out.resolve()
+    among_reports = False
     with contextlib.suppress(data.DataError):  # outside a checkout there is no collection
         among_reports = out.parent == index.reports_folder().resolve()
     if among_reports:
         raise CardError(f"{out.parent} holds the reports of the collection; choose another folder")
-    in_wheel, root = data.folder() / "notebooks", data.folder().parent
+    in_wheel = data.folder() / "notebooks"
+    root = data.folder().parent
     notebooks = in_wheel if in_wheel.is_dir() else root / "notebooks"
     notebook = collection.read(notebooks / f"{NOTEBOOKS[kind]}.ipynb")
     notebook = replace(notebook, title=f"{notebook.title}: {title}" if title else notebook.title)

@@ -167,7 +167,8 @@ def report_page(
     """Render an executed notebook, in ``folder``, and its report with its compared numbers."""
     mime, picture, alt = verdict_figure(notebook.cells)
     notebook = copy.deepcopy(notebook)
-    cells, title = notebook.cells, report["title"]
+    cells = notebook.cells
+    title = report["title"]
     # the verdict is in the box above; the banner says what a notebook that is left out lacks
     hidden = "error" if report["status"] == "left out" else ""
     for cell in cells:

@@ -117,17 +117,23 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
     """
     numbers = report["numbers"]
     decimals = [printed_decimals(number.get("published")) for number in numbers]
-    kinds, most, rows = [], dict[tuple[str, ...], int](), []
+    kinds = []
+    most = dict[tuple[str, ...], int]()
+    rows = []
     for number, of_number in zip(numbers, decimals, strict=True):
-        parts, published = number["key"].split("."), number.get("published")
+        parts = number["key"].split(".")
+        published = number.get("published")
         kind = (*parts[:2], parts[-1], str(number.get("unit")), type(published).__name__)
         kinds.append(kind)
         most[kind] = max(of_number, most.get(kind, 0))
     for number, kind, n_decimals in zip(numbers, kinds, decimals, strict=True):
-        value, published = number.get("value"), number.get("published")
+        value = number.get("value")
+        published = number.get("published")
         if isinstance(published, float):
             n_decimals = most[kind]
-        ours, theirs, simulated = exact(value), exact(published), number.get("data") == "simulated"
+        ours = exact(value)
+        theirs = exact(published)
+        simulated = number.get("data") == "simulated"
         row: dict[str, Any] = {n: str(number.get(n) or "") for n in ("unit", "data", "source")}
         row |= {name: exact(number.get(name)) for name in ("low", "high", "n")}
         row |= {"notebook": report["notebook"], "key": number["key"], "decimals": n_decimals}
@@ -209,7 +215,8 @@ def printed_cells(numbers: pd.DataFrame) -> pd.DataFrame:
     counted = cells["verdict"].isin(["agrees", "differs"]) | named.eq(LEDGER_COLUMNS[0])
     counted &= cells["column"].ne(ELSEWHERE) & cells["data"].ne("simulated")
     cells = cells[counted].dropna(subset=["value", "published_value"]).reset_index(drop=True)
-    apart, printed = cells["value"] - cells["published_value"], cells["published_value"].abs()
+    apart = cells["value"] - cells["published_value"]
+    printed = cells["published_value"].abs()
     units = apart * 10.0 ** cells["decimals"].astype(float)
     relative = apart.abs() / printed.where(printed > 0)
     return cells.assign(units=units, agrees=units.abs() <= TOLERANCE, relative=relative)
@@ -219,9 +226,11 @@ def build_index(root: Path, reports: Path) -> Path:
     """Write ``index.html`` from the notebooks of a checkout and the reports there are."""
     notebooks = {notebook.name: notebook for notebook in collection.find(root)}
     contents = {report["notebook"]: report for report in read_reports(reports)}
-    cards, texts = [], {}
+    cards = []
+    texts = {}
     for name in sorted(notebooks.keys() | contents.keys()):
-        notebook, card = notebooks.get(name), contents.get(name, {"status": "not run"})
+        notebook = notebooks.get(name)
+        card = contents.get(name, {"status": "not run"})
         picture = reports / Path(str((card.get("headline") or {}).get("file", "-"))).name
         mime = mimetypes.guess_type(picture.name)[0] or ""
         shows = card["status"] == "complete" and picture.is_file() and mime.startswith("image/")

@@ -24,7 +24,8 @@ SOCKET = "kernels"  # in the run's folder; the path is relative, since a socket'
 
 def start(folder: str, *arguments: str) -> None:
     """Ask for a kernel; end when it has ended, or when this process's parent has."""
-    directory, parent = os.getcwd(), os.getppid()
+    directory = os.getcwd()
+    parent = os.getppid()
     os.chdir(folder)
     kernel = socket.socket(socket.AF_UNIX)
     try:
