@@ -55,7 +55,7 @@ class Report:
     data: DataKind = "real"
     started: float = field(default_factory=time.monotonic)
     numbers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    verdict: dict[str, str] | None = None
+    verdict: dict[str, Any] | None = None
 
     @property
     def path(self) -> Path:
@@ -329,6 +329,7 @@ def verdict(
     support: str | list[Any],
     outcome: Outcome,
     rests_on: str,
+    stand_ins: bool = False,
     figure: Any = None,
     **values: Any,
 ) -> None:
@@ -344,6 +345,8 @@ def verdict(
         One of :data:`OUTCOMES`: what became of the paper's result.
     rests_on : str
         Own data, other data or simulated; which people; whether models are above chance.
+    stand_ins : bool
+        Whether other models, as a rule smaller ones, stand for the paper's.
     figure : Figure, Axes or grid of seaborn, optional
         The figure that shows it best.
     **values
@@ -368,7 +371,7 @@ def verdict(
             raise ValueError(f"the {name} of the verdict is empty; add a wording without condition")
         if n_words > most:
             raise ValueError(f"the {name} has {n_words} words, of at most {most}: {text}")
-    report.verdict = {**texts, "outcome": outcome}
+    report.verdict = texts | {"outcome": outcome, "stand_ins": stand_ins}
     # pages show both in a box at the top, and not again
     _show(f"**{texts['sentence']}** {texts['support']}", figure, verdict=True)
     report.write("complete")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,13 +13,17 @@ import scipy
 import torch
 from numpy.typing import ArrayLike
 
+from psychlm import corpora
 from psychlm.frames import FrameError, check_responses
-from psychlm.irt import M2Fit, ModelTables, ld_x2, m2, s_x2
+from psychlm.irt import IRTWarning, M2Fit, ModelTables, ld_x2, m2, s_x2, select_items
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
 from psychlm.irt.result import IRTFit
 from psychlm.stats import CORRECTIONS
 
 MAX_STEPS = 500  # of EM for the ability of new persons
+# Orders in which the dissertation's chapters name or apply rules of selection.
+RULE_ORDERS = ["fit", "fit slope", "slope fit", "slope fit dependence", "fit slope dependence"]
+RULE_ORDERS += ["dependence slope", "dependence slope fit"]
 
 
 @dataclass(frozen=True)
@@ -113,3 +119,30 @@ def stopped_em(responses: pd.DataFrame, tolerance: float, *, slope: float = 0.85
         change = np.abs(parameters - before).max()
     a, intercept = parameters
     return pd.DataFrame({"a": a, "b": -intercept / a}, index=responses.columns)
+
+
+def selections(variants: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Select the phrases of SST by variants of the rules, all at a level of .05.
+
+    ``variants`` has a row for each: ``key`` ("gold" or "majority"), ``order`` (rules, separated by
+    spaces), ``guessing`` (whether 3PLs are tested first) and ``correction``; by default all of
+    ``RULE_ORDERS`` with either key and correction, and chapter 2's own with guessing. Returned with
+    ``n_retained`` and ``retained``, the phrases' numbers, separated by spaces. All variants take
+    about half an hour."""
+    if variants is None:
+        rules = list(itertools.product(("gold", "majority"), RULE_ORDERS, [False], ("holm", "bh")))
+        rules += [(key, "slope fit dependence", True, "holm") for key in ("gold", "majority")]
+        variants = pd.DataFrame(rules, columns=["key", "order", "guessing", "correction"])
+    retained = []
+    for row in variants.itertuples():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", IRTWarning)  # a steep slope is no reason to remove
+            selection = select_items(
+                corpora.lalor2018(row.key).graded,
+                order=row.order.split(),
+                guessing=row.guessing,
+                correction=row.correction,
+            )
+        retained.append(" ".join(selection.retained))
+    counts = [len(items.split()) for items in retained]
+    return variants.assign(n_retained=counts, retained=retained)

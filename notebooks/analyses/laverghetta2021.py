@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import t as student_t
 
-from psychlm import corpora, ctt, irt, lm, stats
+from psychlm import corpora, ctt, data, irt, lm, stats
 from psychlm.frames import check_responses, drop_constant
 
 if TYPE_CHECKING:
@@ -117,3 +118,47 @@ def rasch_difficulties(responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     if not (finite.converged and shrunk.converged):
         raise RuntimeError("a Rasch fit did not converge; see the warnings of irt.fit")
     return finite.items["b"], shrunk.items["b"]
+
+
+def iic_by_category(responses: pd.DataFrame, items_of: Callable[[str], pd.Index]) -> pd.Series:
+    """Return the average inter-item correlation of each of the seven categories, whose items
+    ``items_of`` gives."""
+    average = {}
+    for code in corpora.LAVERGHETTA_CATEGORIES:
+        own = responses[list(items_of(code))]
+        average[code] = average_inter_item_correlation(own, np.arange(own.shape[1])[None])[0]
+    return pd.Series(average)
+
+
+def widest_partitions(
+    responses: pd.DataFrame, rng: np.random.Generator, n_searches: int = 80
+) -> list[tuple[float, pd.Series]]:
+    """Return the different partitions in which short searches end, as (mean silhouette width,
+    labels), the widest first."""
+    found: dict[tuple, tuple[float, pd.Series]] = {}
+    for restarts in np.resize([3, 8, 25, 80], n_searches):
+        one = ctt.cluster_items_by_restarts(responses, rng=rng, restarts=int(restarts))
+        found[tuple(one.labels)] = (float(one.silhouette.max()), one.labels)
+    return sorted(found.values(), key=lambda partition: -partition[0])
+
+
+def printed_p_bands(n_items: dict[str, int]) -> pd.DataFrame:
+    """Compare the bands of p that Tables 1 to 3 print ("<0.05") with the printed r.
+
+    p is that of the t test of a correlation over a category's items (Table 2: over their pairs). A
+    band is ``possible`` if some r that rounds to the printed one has its p in the band; ``p`` is
+    that of the printed r."""
+    edges = [0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0]
+    bands = ["<0.001", "<0.01", "<0.05", "<0.1", "<0.5", ">0.5"]
+    rows = []
+    for name in ("table1", "table2", "table3"):
+        for row in data.published(f"laverghetta2021.{name}").itertuples():
+            n = n_items[row.category]
+            n = n * (n - 1) // 2 if name == "table2" else n
+            r = np.clip(abs(row.r) + np.linspace(-0.005, 0.005, 11), 0, 1 - 1e-9)
+            p = 2 * student_t.sf(r * np.sqrt((n - 2) / (1 - r**2)), n - 2)
+            place = bands.index(row.p)
+            possible = ((p >= edges[place]) & (p < edges[place + 1])).any()
+            rows.append((name, row.category, row.population, row.r, n, p[5], row.p, possible))
+    columns = ["table", "category", "population", "r", "n", "p", "band", "possible"]
+    return pd.DataFrame(rows, columns=columns)

@@ -123,13 +123,16 @@ def infer(
     device: Device = "auto",
     max_iterations: int = 500,
     tolerance: float = 1e-4,
+    ability_sd: float | None = None,
 ) -> IRTFit:
     """Fit a Rasch model to responses as for :func:`psychlm.irt.fit` by mean-field inference.
 
     Estimates are posterior means, standard errors posterior standard deviations, and ``loglik`` is
     the marginal log-likelihood at the estimates, as of :func:`psychlm.irt.fit`. Items to which all
-    responded alike may stay. Converged are items whose predicted remaining change is below the
-    tolerance (logits) in fewer passes over the responses than ``max_iterations``.
+    responded alike may stay. The standard deviation of ability is learned, with its mean, unless
+    ``ability_sd`` holds it and the mean 0 (logits). Converged are items whose predicted remaining
+    change is below the tolerance (logits) in fewer passes over the responses than
+    ``max_iterations``.
     """
     chosen = pick_device(device, "analyses.variational.infer", getattr(responses, "size", 0))
     encoded = encode_responses(responses, chosen)
@@ -137,6 +140,8 @@ def infer(
     if n_items < 3:
         raise FrameError(f"{n_items} items do not identify a Rasch model; it takes at least 3")
     persons, items = starting_gaussians(encoded)
+    if ability_sd is not None:
+        persons.precision = ability_sd**-2
 
     def estimates() -> tuple[Parameters, float]:
         """Return posterior means of the items in standard-normal units, and ability's sd."""
@@ -160,7 +165,8 @@ def infer(
             weight = persons.weight[rows]
             of_items = of_items + torch.stack([weight @ cells for cells in derivatives(rows)])
         items.update(slice(None), *of_items)
-        persons.learn_population()
+        if ability_sd is None:
+            persons.learn_population()
         items.learn_population()
         now = estimates()[0].table()
         change = float((now - before).abs().max())

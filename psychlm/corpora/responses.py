@@ -6,6 +6,7 @@ not, and :class:`psychlm.data.DataMissingError` is raised where it cannot be had
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -107,20 +108,29 @@ def lalor2016(group: int) -> CrowdLabels:
     return _graded(labels.drop(index="gold"), labels.loc["gold"])
 
 
-def lalor2018() -> CrowdLabels:
+def lalor2018(key: Literal["majority", "gold"] = "majority") -> CrowdLabels:
     """Return what about 1,000 people said of 131 SST phrases: "positive" for ratings 3 to 5, else
     "negative".
 
-    Neutral counts as positive, as the dissertation bins it (Lalor 2020, section 2.3). The phrases'
-    gold labels were not released with the ratings: the key is the crowd's majority.
+    Neutral counts as positive, as the dissertation bins it (Lalor 2020, section 2.3). The key is
+    the crowd's majority, or the treebank's gold label (Socher et al. 2013), a positivity of the
+    same phrase above .4, where neutral begins.
 
-    >>> lalor2018().labels.shape
-    (999, 131)
+    >>> majority, gold = (lalor2018(key).key for key in ("majority", "gold"))
+    >>> int((majority == gold).sum()), len(gold)
+    (117, 131)
     """
+    if key not in ("majority", "gold"):
+        raise ValueError(f"key is {key!r}; it is the crowd's 'majority' or the treebank's 'gold'")
     ratings = lalor2018_ratings()
     words = np.where(ratings > 2, "positive", "negative")
     labels = pd.DataFrame(words, ratings.index, ratings.columns)
-    return _graded(labels, labels.mode().iloc[0])
+    if key == "majority":
+        return _graded(labels, labels.mode().iloc[0])
+    table = data.published("socher2013.sentiment").set_index("phrase_id")
+    positivity = table["positivity"].rename(str)[ratings.columns]
+    words = np.where(positivity > 0.4, "positive", "negative")
+    return _graded(labels, pd.Series(words, ratings.columns))
 
 
 def lalor2018_ratings() -> pd.DataFrame:

@@ -198,17 +198,23 @@ def run_parameters(
 
 
 def about_verdict(
-    root: Path, notebook: Notebook, profile: Profile, parameters: Mapping[str, Any]
+    root: Path,
+    notebook: Notebook,
+    profile: Profile,
+    parameters: Mapping[str, Any],
+    stand_ins: bool = False,
 ) -> dict[str, Any]:
     """Return what a verdict says of its run: ``models`` (the papers' or stand-ins) and ``by_seed``.
 
+    A run has the paper's models if its parameters are those of ``paper.yaml``; whether another
+    rests on stand-ins, its notebook says (``stand_ins`` of :func:`psychlm.report.verdict`).
     ``by_seed`` counts the sentences of ``tests/verdicts_by_seed.py``, which ran the profile's own
     parameters; for a run with others, but for the seed, it is empty.
     """
     values = notebook.parameters | dict(parameters)
     papers = read_yaml(root / "notebooks" / "paper.yaml").get(notebook.name)
     same = papers and all(values[name] == value for name, value in papers.items())
-    models = "with the paper's models" if same else "with stand-ins" if papers else ""
+    models = "with the paper's models" if same else "with stand-ins" if stand_ins else ""
     file = root / "data" / "facts" / "verdicts_by_seed.csv"
     stored = notebook.parameters | run_parameters(root, [notebook], profile)[notebook.name]
     if not file.is_file() or stored | {"seed": None} != values | {"seed": None}:

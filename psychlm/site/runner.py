@@ -373,7 +373,9 @@ class Runner:
         if self.card:
             content["card"] = self.card
         if content.get("verdict"):
-            content["verdict"] |= collection.about_verdict(self.root, notebook, self.profile, given)
+            stand_ins = content["verdict"]["stand_ins"]
+            about = collection.about_verdict(self.root, notebook, self.profile, given, stand_ins)
+            content["verdict"] |= about
         mime, picture, alt = html.verdict_figure(executed.cells)
         page = html.report_page(executed, notebook.path.parent, content, index.compare(content))
         files = [(f"{name}.ipynb", nbformat.writes(executed).encode())]
