@@ -275,3 +275,25 @@ def sst(
     sizes = (n_sst, n_soft, len(rest) - n_sst - n_soft, len(dev), len(test))
     items = pd.concat([rest, dev, test])
     return task_of_parts(network, inputs[n_sst:], items, sizes, SOFT_PARTS, counts=counts)
+
+
+def implied_by_table45(counts: pd.DataFrame) -> pd.DataFrame:
+    """Return what the confusions of Table 4.5 imply, in percent, by method.
+
+    ``counts`` has a row per ``method`` and ``gold`` label and a column per prediction (E, C, N).
+    ``accuracy`` is over three labels; ``entailment_or_not`` takes C and N for one (section 4.4.1).
+
+    >>> from psychlm import data
+    >>> implied_by_table45(data.published("lalor2020.table4_5")).round(1).loc["B1"].tolist()
+    [76.8, 85.7]
+    """
+    rows = {}
+    for method, of_method in counts.groupby("method", sort=False):
+        table = of_method.set_index("gold").loc[list("ECN"), list("ECN")]
+        total = table.to_numpy().sum()
+        wrong = table.loc["E", ["C", "N"]].sum() + table.loc[["C", "N"], "E"].sum()
+        rows[method] = {
+            "accuracy": 100 * np.trace(table) / total,
+            "entailment_or_not": 100 * (1 - wrong / total),
+        }
+    return pd.DataFrame(rows).T.rename_axis("method")

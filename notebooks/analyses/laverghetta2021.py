@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
-from psychlm import corpora, ctt, data, irt, lm, stats
+from psychlm import corpora, ctt, data, irt, lm, plots, stats
 from psychlm.frames import check_responses, drop_constant
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from psychlm.lm.finetune import Regime
 
 REGIMES: dict[Regime, str] = {  # names of lm.fine_tune, and what the notebook calls them
@@ -120,14 +123,67 @@ def rasch_difficulties(responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return finite.items["b"], shrunk.items["b"]
 
 
-def iic_by_category(responses: pd.DataFrame, items_of: Callable[[str], pd.Index]) -> pd.Series:
-    """Return the average inter-item correlation of each of the seven categories, whose items
-    ``items_of`` gives."""
-    average = {}
-    for code in corpora.LAVERGHETTA_CATEGORIES:
-        own = responses[list(items_of(code))]
-        average[code] = average_inter_item_correlation(own, np.arange(own.shape[1])[None])[0]
-    return pd.Series(average)
+def not_aligned(
+    takers: Mapping[str, pd.DataFrame],
+    items: pd.Index,
+    subsets: NDArray[np.int64],
+    categories: Mapping[str, NDArray[np.int64]],
+    level: float,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Correlate what section 6 says not to align: people's measures with those of other takers.
+
+    Return by taker (all but "human") the correlation of item-rest correlations over ``items``, and
+    the correlations of average inter-item correlations, over ``subsets`` of the items (positions)
+    and, with an interval, over ``categories`` (code -> positions)."""
+    rest = {name: ctt.item_rest_correlation(rows[items]) for name, rows in takers.items()}
+    of_subsets = {
+        name: average_inter_item_correlation(rows[items], subsets) for name, rows in takers.items()
+    }
+    of_categories = {
+        name: [
+            average_inter_item_correlation(rows[items], own[None])[0] for own in categories.values()
+        ]
+        for name, rows in takers.items()
+    }
+    item_rest, iic = {}, {}
+    for name in list(takers)[1:]:
+        item_rest[name] = vars(stats.correlation(rest["human"], rest[name], "pearson", level=level))
+        r = stats.correlation(of_subsets["human"], of_subsets[name], "pearson").r
+        both = of_categories["human"], of_categories[name]
+        by_category = stats.correlation(*both, "pearson", level=level)
+        iic[name] = {"subsets": r, "categories": by_category.r}
+        iic[name] |= {"low": by_category.low, "high": by_category.high}
+    return pd.DataFrame(item_rest).T[["r", "low", "high", "p", "n"]], pd.DataFrame(iic).T
+
+
+def agreement_by_rank(
+    takers: Mapping[str, pd.DataFrame], rng: np.random.Generator, n_ranks: int = 3
+) -> pd.DataFrame:
+    """Compare people's widest partition with the ``n_ranks`` widest of each other population.
+
+    ``takers`` maps "human" and the populations to their responses; the items are people's."""
+    items = takers["human"].columns
+    people, rows = widest_partitions(takers["human"], rng)[0][1], {}
+    for name in list(takers)[1:]:
+        widest = widest_partitions(takers[name][items], rng)[:n_ranks]
+        for rank, (width, labels) in enumerate(widest, 1):
+            rows[name, rank] = {"width": width, "r": ctt.cluster_agreement(people, labels).r}
+    return pd.DataFrame(rows).T.rename_axis(["population", "rank"])
+
+
+def draw_versions(versions: pd.DataFrame) -> Axes:
+    """Draw the cells of Table 3 (rows) by the treatment of infinite difficulties (columns)."""
+    _, ax = plt.subplots(figsize=(6.5, 4))
+    for (name, values), marker in zip(versions.items(), "os^x", strict=True):
+        ax.plot(values, range(len(versions)), marker, ms=5, label=name)
+    ax.axvline(0, color="#444444", lw=0.8)
+    cells = [f"{code}, {plots.model_name(name)}s" for code, name in versions.index]
+    ax.set_yticks(range(len(versions)), cells, fontsize=8)
+    ax.set_ylim(len(versions) - 0.5, -0.5)
+    ax.set_xlabel("correlation of Rasch difficulties with people's")
+    ax.set_title("Table 3 by the treatment of items without a finite difficulty")
+    ax.legend()
+    return ax
 
 
 def widest_partitions(
@@ -147,7 +203,7 @@ def printed_p_bands(n_items: dict[str, int]) -> pd.DataFrame:
 
     p is that of the t test of a correlation over a category's items (Table 2: over their pairs). A
     band is ``possible`` if some r that rounds to the printed one has its p in the band; ``p`` is
-    that of the printed r."""
+    that of the printed r, and ``said`` names the cell."""
     edges = [0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0]
     bands = ["<0.001", "<0.01", "<0.05", "<0.1", "<0.5", ">0.5"]
     rows = []
@@ -161,4 +217,10 @@ def printed_p_bands(n_items: dict[str, int]) -> pd.DataFrame:
             possible = ((p >= edges[place]) & (p < edges[place + 1])).any()
             rows.append((name, row.category, row.population, row.r, n, p[5], row.p, possible))
     columns = ["table", "category", "population", "r", "n", "p", "band", "possible"]
-    return pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=columns)
+    table["said"] = [
+        f"{row.table}, {row.category}, {row.population}: r = {row.r:.2f}, n = {row.n}, p = "
+        f"{row.p:.2f}, printed {row.band}"
+        for row in table.itertuples()
+    ]
+    return table

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import stand_in_hub
 from conftest import absent
 
@@ -56,3 +57,38 @@ def test_encoders_learn_in_four_regimes_and_answer_the_diagnostic(bert, tmp_path
         some = responses.loc[models["regime"] == name, study.panel.columns]
         assert row["n"] == 2 and row["accuracy"] == pytest.approx(some.to_numpy().mean())
     assert groups["accuracy"].is_monotonic_increasing
+
+
+def test_of_the_printed_bands_of_p_one_cannot_be_that_of_its_correlation() -> None:
+    study = corpora.laverghetta2021()
+    n_items = {code: len(study.category_items(code)) for code in corpora.LAVERGHETTA_CATEGORIES}
+    bands = laverghetta2021.printed_p_bands(n_items)
+    assert len(bands) == 63
+    wrong = bands[~bands["possible"]]
+    assert wrong[["table", "category", "population"]].to_numpy().tolist() == [
+        ["table1", "MN", "lstm"]
+    ]
+    r, p = pearsonr_of(0.27, 15)
+    assert wrong["p"].iloc[0] == pytest.approx(p)
+
+
+def pearsonr_of(r: float, n: int) -> tuple[float, float]:
+    """Return r and p by scipy of data that have exactly this correlation."""
+    x, other = np.linalg.qr(np.random.default_rng(0).normal(size=(n, 3)))[0].T[:2]
+    x, other = x - x.mean(), other - other.mean()
+    other -= x * (x @ other) / (x @ x)
+    y = r * x / np.linalg.norm(x) + np.sqrt(1 - r**2) * other / np.linalg.norm(other)
+    return scipy.stats.pearsonr(x, y)
+
+
+def test_partitions_come_widest_first_and_the_row_of_world_knowledge_with_the_second(rng) -> None:
+    study = corpora.laverghetta2021()
+    people = study.phases["WK"]
+    takers = {"human": people, "transformer": study.population("transformer")}
+    takers["lstm"] = study.population("lstm")
+    table = laverghetta2021.agreement_by_rank(takers, rng)
+    widths = table["width"].unstack("rank")
+    assert (widths.diff(axis=1).iloc[:, 1:].fillna(-1) < 0).all(axis=None)
+    printed = data.published("laverghetta2021.table2").set_index(["category", "population"])["r"]
+    assert round(table.loc[("transformer", 2), "r"], 2) == printed["WK", "transformer"]
+    assert round(table.loc[("lstm", 1), "r"], 2) == printed["WK", "lstm"]

@@ -69,3 +69,11 @@ def test_what_it_cannot_do_is_refused(people):
         vi.infer(people.iloc[:, :2].dropna())
     with pytest.warns(irt.IRTWarning, match="no convergence"):
         assert not vi.infer(people, max_iterations=2).converged
+
+
+def test_a_held_standard_deviation_of_ability_stays(people) -> None:
+    held = vi.infer(people, ability_sd=1.5)
+    assert held.ability_sd == pytest.approx(1.5)
+    learned = vi.infer(people)
+    again = vi.infer(people, ability_sd=learned.ability_sd)
+    assert rmsd(learned.items["b"], again.items["b"]) < 0.02

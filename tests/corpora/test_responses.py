@@ -124,3 +124,13 @@ def test_grades_in_real_harness_logs_are_those_of_their_log_probabilities():
     scores = pd.DataFrame([[float(nats) for nats, _ in s["filtered_resps"]] for s in samples])
     expected = lm.grade(pd.Series([int(s["target"]) for s in samples]), scores)
     assert graded.loc["EleutherAI/pythia-14m", names].tolist() == expected.tolist()
+
+
+def test_gold_labels_of_phrases_are_those_of_table_4_2() -> None:
+    gold = corpora.lalor2018("gold")
+    bold = {"24617": "positive", "18959": "positive", "150510": "negative"}  # Lalor (2020)
+    assert gold.key[list(bold)].to_dict() == bold
+    right = gold.labels == gold.key[gold.labels.columns].to_numpy()
+    assert gold.graded.equals(right.astype(float))
+    with pytest.raises(ValueError, match="'majority' or the treebank's 'gold'"):
+        corpora.lalor2018("silver")  # type: ignore[arg-type]

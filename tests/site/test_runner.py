@@ -82,6 +82,18 @@ def test_verdicts_under_other_seeds_belong_to_runs_with_the_profiles_parameters(
     assert read_json(ran[0] / "reports", "10_passes")["verdict"]["by_seed"] == {}  # draws=49
 
 
+def test_the_label_of_models_is_what_the_notebook_says_it_rests_on(ran) -> None:
+    root = ran[0]
+    (notebook,) = collection.select(site.find(root), ["10_passes"])
+    of_stand_ins = collection.about_verdict(root, notebook, "quick", {}, True)
+    assert of_stand_ins["models"] == "with stand-ins"
+    (root / "notebooks" / "paper.yaml").write_text("10_passes: {draws: 70}\n")
+    for draws, expected in ((70, "with the paper's models"), (50, "")):
+        about = collection.about_verdict(root, notebook, "quick", {"draws": draws})
+        assert about["models"] == expected
+    (root / "notebooks" / "paper.yaml").unlink()
+
+
 FAILURES = [  # notebook, cell, what the error says
     ("20_fails", 6, "ZeroDivisionError: division by zero"),
     ("30_ends_early", None, "report.verdict(...)"),
