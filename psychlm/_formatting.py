@@ -163,10 +163,11 @@ def table(
 
     if isinstance(frame, pd.Series):
         frame = frame.to_frame("value" if frame.name is None else frame.name)
-        published, low, high = (
-            one.to_frame(frame.columns[0]) if isinstance(one, pd.Series) else one
-            for one in (published, low, high)
+        published = (
+            published.to_frame(frame.columns[0]) if isinstance(published, pd.Series) else published
         )
+        low = low.to_frame(frame.columns[0]) if isinstance(low, pd.Series) else low
+        high = high.to_frame(frame.columns[0]) if isinstance(high, pd.Series) else high
     columns: dict[Any, list[str]] = {}
     numeric: list[bool] = []
     bounds = _bounds(frame.columns)

@@ -347,7 +347,8 @@ class PartialInputNetwork(nn.Module):
             else:
                 # ESIM: alignment, difference and product, a second LSTM, mean and maximum (sections
                 # 3.2, 3.3).
-                question, q_mask = (x.repeat_interleave(most, dim=0) for x in (question, q_mask))
+                question = question.repeat_interleave(most, dim=0)
+                q_mask = q_mask.repeat_interleave(most, dim=0)
                 aligned = soft_alignment(question, states, q_mask, c_mask)
                 parts = []
                 for a, b, mask in zip((question, states), aligned, (q_mask, c_mask), strict=True):

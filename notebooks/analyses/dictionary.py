@@ -293,9 +293,11 @@ def build(
     # Senses to ask about: those whose example shows the word and whose definition does not.
     with_examples = entries[entries["example"].notna()]
     golds = with_examples[with_examples["example"].str.count(r"\s+") < MAX_WORDS]
-    shown, named = (
-        pd.Series(map(shows, golds["cluster"], golds[column], golds["forms"]), golds.index, object)
-        for column in ("example", "definition")
+    shown = pd.Series(
+        map(shows, golds["cluster"], golds["example"], golds["forms"]), golds.index, object
+    )
+    named = pd.Series(
+        map(shows, golds["cluster"], golds["definition"], golds["forms"]), golds.index, object
     )
     golds = golds.assign(shown=shown)[shown.notna() & named.isna()]
     # Distractors: the word's other senses first.

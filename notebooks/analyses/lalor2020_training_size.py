@@ -59,7 +59,8 @@ def whole_snli(archive: str | Path) -> Parts:
     b = {group: _difficulty_by_label(corpora.lalor2016(group)) for group in (4, 5)}
     by_pair = pd.concat(b, names=["agree", "item_id"]).rename("difficulty").reset_index()
     judged = pd.concat([train, dev, test]).merge(by_pair, on="item_id")
-    train, dev = (part[~part["item_id"].isin(judged["item_id"])] for part in (train, dev))
+    train = train[~train["item_id"].isin(judged["item_id"])]
+    dev = dev[~dev["item_id"].isin(judged["item_id"])]
     return train, dev, judged
 
 

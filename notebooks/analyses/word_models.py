@@ -397,9 +397,9 @@ def models_of(
         reached = counted.perplexity(corpus.test)
         models.append(CorpusModel("n-gram", order, corpus, counted, reached))
     vocabulary = Vocabulary.of(corpus.train)
-    text, validation, test = (
-        vocabulary.stream(part) for part in (corpus.train, corpus.validation, corpus.test)
-    )
+    text = vocabulary.stream(corpus.train)
+    validation = vocabulary.stream(corpus.validation)
+    test = vocabulary.stream(corpus.test)
     for family, sizes in (("LSTM", lstm_sizes), ("Transformer", transformer_sizes)):
         kind: Any = family.lower()
         settings = replace(training, rate=FIRST_RATE[family])

@@ -245,7 +245,8 @@ def solve_by_products(
         encoded = encoded.on(pick_device(device, "irt.fit", encoded.values.size))
     # Asymptotes from logits, whose last digit is lost.
     fixed = probabilities_of(spec.fixed[2]).round(15)
-    free, fixed = (on_device(x, encoded.device) for x in (np.isnan(fixed), fixed))
+    free = on_device(np.isnan(fixed), encoded.device)
+    fixed = on_device(fixed, encoded.device)
     common_slope = spec.tied(0) == "all"
     common_guessing = spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
@@ -299,7 +300,9 @@ def starting_values(
         a = np.abs(a) if spec.positive_slopes else a
         if "guessing" in spec.priors:  # a beta density is 0 where c is, as in a 2PL
             c = c.clip(START_GUESSING, 1 - START_GUESSING)
-        a, d, c = (on_device(each, device) for each in (a, d, c))
+        a = on_device(a, device)
+        d = on_device(d, device)
+        c = on_device(c, device)
         slope = 0 * a + a.mean() if design.common_slope else a
         return [Parameters(slope, d, xp.where(design.guessing_free, c, fixed))]
     guess = xp.nan_to_num(fixed)

@@ -327,7 +327,8 @@ class CategoryEM(Expectation):
         # Abilities: derivatives of the groups' normal log densities by mean and log sd.
         z = (grid.fine - mean[answers.group, None]) / sd[answers.group, None]
         member = one_hot(answers.group, n_groups).double()
-        of_mean, of_sd = (basis[-k * n_groups :][:n_groups] for k in (2, 1))
+        of_mean = basis[-2 * n_groups :][:n_groups]
+        of_sd = basis[-n_groups:]
         scores = torch.stack([z / sd[answers.group, None], z**2 - 1])
         totals = (scores * (weights * count)).sum(2) @ member
         uphill += totals[0] @ of_mean + totals[1] @ of_sd

@@ -97,7 +97,9 @@ def _linked_items(
     if "se_a" in old:
         items["se_a"] = old["se_a"] / slope
     for tag in tags:
-        a, b, d = (before[name] for name in ("a", f"b{tag}", f"d{tag}"))
+        a = before["a"]
+        b = before[f"b{tag}"]
+        d = before[f"d{tag}"]
         items[f"d{tag}"], items[f"b{tag}"] = d - a * shift, slope * b + intercept
         if {"se_a", f"se_b{tag}", f"se_d{tag}"} <= set(old):
             var_a = old["se_a"].fillna(0) ** 2
@@ -171,11 +173,13 @@ def linking_constants(
     old, new = (common_functions(each, common) for each in tables)
 
     # Moments of difficulties (all thresholds) and slopes.
-    b_old, b_new = (thresholds(each) for each in (old, new))
+    b_old = thresholds(old)
+    b_new = thresholds(new)
     n_steps = [np.isfinite(b).sum(axis=0) for b in (b_old, b_new)]
     flaw = "have other numbers of categories in the two, or a slope of 0; leave them out"
     refuse("items", common[(n_steps[0] != n_steps[1]) | (n_steps[0] == 0)], flaw)
-    a_old, a_new = (each.values[0].numpy() for each in (old, new))
+    a_old = old.values[0].numpy()
+    a_new = new.values[0].numpy()
     if not a_old.mean() * a_new.mean() > 0:
         raise FrameError(
             f"the common items' slopes have means {a_old.mean():.3g} and {a_new.mean():.3g}, of "

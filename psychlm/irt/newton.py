@@ -253,7 +253,8 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
         slope = xp.broadcast_to(slope, c.shape)
         beta = level_curve(above, slope, c).table().reshape(3, -1).T
         answered = xp.broadcast_to(answered, correct.shape)
-        correct, answered = (xp.tile(x, (n_starts, 1)) for x in (correct, answered))
+        correct = xp.tile(correct, (n_starts, 1))
+        answered = xp.tile(answered, (n_starts, 1))
         is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
         beta = scoring_with_guessing(
             beta, correct, answered, nodes, is_free, design, SCORE_TOLERANCE, SCORE_STEPS

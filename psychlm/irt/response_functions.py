@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KINDS = ("slope", "intercept", "guessing", "upper")  # that can be equal, free or have priors
+ASYMPTOTES = {2: "c", 3: "u"}  # number of the kind, and the column of a table of items
 AGREEMENT = 1e-3  # logits, relative to the size of slope and intercept: tables of three decimals
 ABSENT = -1000.0  # logits, times k: threshold k of an item that has fewer of them
 NO_ASYMPTOTE = 700.0  # logits: exp(-700) is the smallest probability of a float
@@ -442,8 +443,8 @@ class Model:
         kinds = functions.row_kinds(len(values))
         free = values > ABSENT / 2
         for row, kind in enumerate(kinds):
-            if kind > 1:
-                flag = f"{'cu'[kind - 2]}_is_free"
+            if kind in ASYMPTOTES:
+                flag = f"{ASYMPTOTES[kind]}_is_free"
                 free[row] = items[flag] if flag in items else KINDS[kind] in self.free
         free[0] &= not self.unit_slope
         numbers = np.where(free, np.arange(free.size).reshape(free.shape), -1)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from psychlm.data import atomic_write
 from psychlm.device import Device
-from psychlm.irt.response_functions import ResponseFunction, model_named
+from psychlm.irt.response_functions import ASYMPTOTES, ResponseFunction, model_named
 from psychlm.irt.specification import IRTWarning, Solution, Specification
 
 if TYPE_CHECKING:
@@ -272,11 +272,12 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
         number[0] = np.where(model.unit_slope, -1, number[0])
         items = table.iloc[spec.places(g)].set_index(spec.items)
         for row, kind in enumerate(spec.row_kinds):
-            if kind > 1 and "cu"[kind - 2] in items:
-                items[f"{'cu'[kind - 2]}_is_free"] = number[row] >= 0
+            asymptote = ASYMPTOTES.get(kind)
+            if asymptote in items:
+                items[f"{asymptote}_is_free"] = number[row] >= 0
         items["converged"] = solution.converged[spec.places(g)]
         by_group[group] = items
-        symbols = [*"adcu"] if model.dichotomous else model.form.symbols(len(values))
+        symbols = ["a", "d", "c", "u"] if model.dichotomous else model.form.symbols(len(values))
         numbers[group] = pd.DataFrame(number.T, spec.items, symbols)
     groups, group_items, estimates = None, None, numbers[spec.groups[0]]
     if spec.groups != [None]:

@@ -146,7 +146,8 @@ def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) ->
 
 def _by_functions(answers: Answers, items: ResponseFunction, ability: Tensor) -> tuple[Tensor, ...]:
     """Return derivatives by ability, of any items; the last by central differences."""
-    ahead, behind = (answers.by_ability(items, ability + h)[2] for h in (DIFFERENCE, -DIFFERENCE))
+    ahead = answers.by_ability(items, ability + DIFFERENCE)[2]
+    behind = answers.by_ability(items, ability - DIFFERENCE)[2]
     return *answers.by_ability(items, ability), (ahead - behind) / (2 * DIFFERENCE)
 
 
@@ -429,7 +430,8 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         before, observed, change = last
         observed = observed + change * (ability - before)
     if weighted:
-        above, below = (ascent(ability + h)[0] for h in (DIFFERENCE, -DIFFERENCE))
+        above = ascent(ability + DIFFERENCE)[0]
+        below = ascent(ability - DIFFERENCE)[0]
         observed = (below - above) / (2 * DIFFERENCE)
     se = (observed + prior).rsqrt()
     return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)

@@ -86,8 +86,9 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
     labelled = None
     if n_free <= EXACT_PARAMETERS:
         columns = host(basis)
+        symbols = ("a", "d", "c")
         labels = [
-            ("all" if n_equal > 1 else responses.items[cell % n_items], "adc"[cell // n_items])
+            ("all" if n_equal > 1 else responses.items[cell % n_items], symbols[cell // n_items])
             for cell, n_equal in zip(columns.argmax(0), columns.sum(0), strict=True)
         ]
         index = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])

@@ -233,7 +233,8 @@ def fine_tune(
     if labels and trained and items["answer"].nunique() < 2:
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
     # What torchrun and accelerate launch say of the processes; one alone is the first of one.
-    n_processes, rank = (int(os.environ.get(k, d)) for k, d in (("WORLD_SIZE", 1), ("RANK", 0)))
+    n_processes = int(os.environ.get("WORLD_SIZE", 1))
+    rank = int(os.environ.get("RANK", 0))
     if batch_size % n_processes:
         raise ModelError(
             f"batch_size={batch_size} cannot be shared equally among {n_processes} processes; give "

@@ -292,9 +292,9 @@ def _values(
     outputs, node = np.unique(places, return_inverse=True)
     order = np.argsort(node, kind="stable")
     target = np.concatenate([one.target for one in batch])[order]
-    read, node_read, target_read = (
-        torch.from_numpy(x).to(model.device) for x in (outputs, node[order], target)
-    )
+    read = torch.from_numpy(outputs).to(model.device)
+    node_read = torch.from_numpy(node[order]).to(model.device)
+    target_read = torch.from_numpy(target).to(model.device)
     inputs = network_inputs(model, batch)
     by_layer = reads_output_layer(model)
     layer = model.network.get_output_embeddings() if by_layer else None

@@ -376,9 +376,8 @@ def prior_bias(
     columns["lasting_variance"] = lasting
     instances = pd.DataFrame(columns, index=sure[0].index)
     options: dict[str, Any] = {"rng": rng, "n_boot": n_boot}
-    mean, relative = (
-        _mean_interval(instances[name], **options) for name in ("spread", "relative_spread")
-    )
+    mean = _mean_interval(instances["spread"], **options)
+    relative = _mean_interval(instances["relative_spread"], **options)
     share = None
     if k > 1 and variance.any():
         parts = pd.DataFrame({"lasting": lasting, "variance": variance.mean(axis=0)})
@@ -439,14 +438,16 @@ def choice_paralysis(
             names = format_names(before.index[m < 1])
             raise FrameError(f"items {names} have no more choices after than before")
         mine = scores.where(np.arange(scores.shape[1]) < n[:, None])
-        c, d, r = (confidences(frame).to_numpy()[item, answer] for frame in (before, scores, mine))
+        c = confidences(before).to_numpy()[item, answer]
+        d = confidences(scores).to_numpy()[item, answer]
+        r = confidences(mine).to_numpy()[item, answer]
         drops = pd.Series(c - d)
         minds = pd.Series(c - r)
         drawn = pd.Series(c - c / (1 + m * (1 - c) / (n - 1)))
-        drop, own, renormalisation, equal_draw = (
-            _mean_interval(part, rng=rng, n_boot=n_boot)
-            for part in (drops, minds, drops - minds, drawn)
-        )
+        drop = _mean_interval(drops, rng=rng, n_boot=n_boot)
+        own = _mean_interval(minds, rng=rng, n_boot=n_boot)
+        renormalisation = _mean_interval(drops - minds, rng=rng, n_boot=n_boot)
+        equal_draw = _mean_interval(drawn, rng=rng, n_boot=n_boot)
         effect, p = _paired_test(drops)
         own_effect, p_own = _paired_test(minds)
         row = {"before": c.mean(), "after": d.mean(), "drop": c.mean() - d.mean()}

@@ -358,7 +358,8 @@ class IsaGraph:
     def word_isa(self) -> sparse.csr_array:
         """The words above each word in some sense, and those with a sense in common."""
         below, above = expand(self.isa_or_instance, np.arange(self.n))
-        below, above = (np.concatenate([nodes, np.arange(self.n)]) for nodes in (below, above))
+        below = np.concatenate([below, np.arange(self.n)])
+        above = np.concatenate([above, np.arange(self.n)])
         pair, upper = expand(self.words_of, above)
         entry, lower = expand(self.words_of, below[pair])
         return collect(lower, upper[entry], (self.n_words, self.n_words))
