@@ -128,6 +128,18 @@ def where(name: str) -> tuple[str, Path] | None:
     return None
 
 
+def digest(parts: Iterable[str | bytes]) -> str:
+    """Return the SHA-256 of texts and bytes, one after the other.
+
+    >>> digest(["what a result ", b"depends on"]) == digest(["what a result depends on"])
+    True
+    """
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part)
+    return sha.hexdigest()
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file."""
     try:

@@ -12,7 +12,6 @@ after soft alignment of the question's and the choice's words ("esim"; Chen et a
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from psychlm.data import digest
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import check_items
 from psychlm.lm.choices import grade
@@ -119,10 +119,11 @@ class ChoiceClassifier:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the name and the weights."""
-        digest = hashlib.sha256(self.name.encode())
-        for name, weight in self.network.state_dict().items():
-            digest.update(name.encode() + weight.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        weights = [
+            name.encode() + weight.detach().cpu().contiguous().numpy().tobytes()
+            for name, weight in self.network.state_dict().items()
+        ]
+        return digest([self.name, *weights])
 
     def train(
         self,

@@ -4,7 +4,6 @@ testing (Richardson & Sabharwal 2020).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -67,13 +66,13 @@ def gather(
 
     def kept(name: str, source: Path, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         # The name ends in digits that change with this code and with the source's files.
-        digest = hashlib.sha256()
-        builders = Path(wordnet_qa.__file__).parent.glob("*.py")
-        for module in [Path(dictionary.__file__), Path(__file__), *sorted(builders)]:
-            digest.update(module.read_bytes())
-        for file in sorted(source.glob("data.*")) if source.is_dir() else [source]:
-            digest.update(f"{file} {file.stat().st_size}".encode())
-        table = Path(folder) / f"{name}-{digest.hexdigest()[:12]}.parquet"
+        builders = sorted(Path(wordnet_qa.__file__).parent.glob("*.py"))
+        code = [
+            file.read_bytes() for file in (Path(dictionary.__file__), Path(__file__), *builders)
+        ]
+        files = sorted(source.glob("data.*")) if source.is_dir() else [source]
+        sizes = [f"{file} {file.stat().st_size}" for file in files]
+        table = Path(folder) / f"{name}-{data.digest([*code, *sizes])[:12]}.parquet"
         if not table.is_file():
             items = make().sort_values(["probe", "split"], kind="stable", ignore_index=True)
             table.parent.mkdir(parents=True, exist_ok=True)

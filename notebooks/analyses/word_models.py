@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +36,7 @@ from analyses.running_text import (
     word_level_tokens,
 )
 from psychlm.crowds import networks as networks_of_crowds
-from psychlm.data import atomic_write
+from psychlm.data import atomic_write, digest
 from psychlm.device import Device, torch_device
 
 END = "<eos>"
@@ -232,9 +231,9 @@ def train(
         "architecture": asdict(architecture),
         "training": asdict(training),
         "words": vocabulary.words,
-        "text": [sha256(part.cpu().numpy().tobytes()).hexdigest() for part in (text, validation)],
+        "text": [digest([part.cpu().numpy().tobytes()]) for part in (text, validation)],
     }
-    identity = sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    identity = digest([json.dumps(settings, sort_keys=True)])
     path = None if folder is None else Path(folder) / "checkpoint.pt"
     if path is not None and path.is_file():
         run = _resume(path, identity, network)

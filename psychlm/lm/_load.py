@@ -8,7 +8,6 @@ files, a GGUF file to its own: this is the ``revision`` that results carry.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -477,8 +476,9 @@ def fingerprint(folder: Path) -> str:
     """
     if folder.parent == converted_models():
         return f"sha256:{folder.name}"
-    digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix not in (".md", ".py") and not file.name.startswith("."):
-            digest.update(f"{file.name}:{file_sha256(file)}\n".encode())
-    return f"sha256:{digest.hexdigest()}"
+    files = [
+        file
+        for file in sorted(folder.iterdir())
+        if file.is_file() and file.suffix not in (".md", ".py") and not file.name.startswith(".")
+    ]
+    return "sha256:" + data.digest(f"{file.name}:{file_sha256(file)}\n" for file in files)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from psychlm.data import digest
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
@@ -26,7 +27,7 @@ def structure_of(network: Any) -> str:
         replaced = [id(module.__dict__[key]) for key in ("forward",) if key in module.__dict__]
         parts.append(f"{name} {type(module).__qualname__} {hooks} {replaced}")
     parts.append(str([list(getattr(torch.nn.modules.module, f"_global{kind}")) for kind in HOOKS]))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return digest(parts)
 
 
 @contextmanager

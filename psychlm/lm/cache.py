@@ -8,7 +8,6 @@ it stopped. A cache that cannot be used costs a warning and time.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import warnings
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psychlm.data import cache_folder as folder
+from psychlm.data import digest
 
 SCHEME = 3  # raised whenever the numbers of a text would change
 # what SQLite raises for files that cannot be used; damaged text is a UnicodeDecodeError
@@ -36,9 +36,7 @@ def converted_models() -> Path:
 
 def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) -> str:
     """Return the key of a text with words at these places, scored as ``identity`` says."""
-    digest = hashlib.sha256(f"{SCHEME}\0{identity}\0{text}\0".encode("utf-8", "surrogatepass"))
-    digest.update(b"" if places is None else places.tobytes())
-    return digest.hexdigest()
+    return digest([f"{SCHEME}\0{identity}\0{text}\0", b"" if places is None else places.tobytes()])
 
 
 class ResultStore:

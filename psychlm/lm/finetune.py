@@ -9,7 +9,6 @@ Processes that ``torchrun`` or ``accelerate launch`` started share the items of 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from psychlm import data
 from psychlm.data import atomic_write, cache_folder
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import FrameError, check_items, format_names
@@ -107,7 +107,7 @@ def digest(items: pd.DataFrame) -> str:
     """Return the SHA-256 of what is learned from items: texts, choices and answers, in order."""
     columns = [name for name in ("prompt", "hypothesis", "choices", "answer") if name in items]
     text = items[columns].to_json(orient="values")
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return data.digest([text])
 
 
 def encode(
@@ -283,7 +283,7 @@ def fine_tune(
 def _folder_of_run(out: str | Path | None, options: dict[str, Any]) -> Path:
     """Return the folder of a run; by default one in the cache, named by all that it depends on."""
     if out is None:
-        name = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+        name = data.digest([json.dumps(options, sort_keys=True)])
         out = cache_folder() / "fine_tuned" / name[:16]
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
