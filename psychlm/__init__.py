@@ -5,7 +5,7 @@ lower ones (``tests/test_layers.py`` checks this). All are used by the papers' o
 ``notebooks/analyses/``, which none of them uses.
 
     0  frames data device cluster stats report plots   frames, datasets, figures
-    0  eval_logs recipes roles                    logs; original datasets; options of readers
+    0  recipes roles                              original datasets; options of readers
     0  formatting figures parameters              of reports: numbers, tables and sentences; rules
     1  corpora                                    readers of public data
     2  lm ctt irt reading_times probes            language models, test theory, reading times

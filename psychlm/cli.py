@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psychlm import __version__, data
+from psychlm import __version__, data, roles
 from psychlm.cli_adapt import adapt
 from psychlm.cli_card import card
 from psychlm.cli_notebooks import new, run
@@ -36,6 +36,8 @@ from psychlm.terminal import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from psychlm.corpora import Answers
+
 TEXTS = (".txt", ".md", ".text", ".markdown", ".rst")
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # the disk, the largest file, a quota
 
@@ -43,8 +45,14 @@ spreadsheet_option = click.option(
     "--spreadsheet", is_flag=True, help="Put an apostrophe before what a spreadsheet would run."
 )
 no_cache_option = click.option("--no-cache", is_flag=True, help="Compute anew, and store nothing.")
-items_option = click.option("--items", help="The columns that are items, as q1,q2,q3; or all.")
-drop_option = click.option("--drop", help="Columns that are not items, as age,group.")
+key_option = click.option("--key", type=FILE, help="The right answers: item, key.")
+
+
+def answers_options(command: Any) -> Any:
+    """Give a command the options of everything that reads answers."""
+    return key_option(roles.role_options(*roles.ANSWERS)(command))
+
+
 out_option = click.option("--out", type=FILE, help="A CSV, TSV or Parquet file; or the screen.")
 
 # allocators, the system, and the loader of a library that does not fit
@@ -75,7 +83,7 @@ class PlainErrors(click.Group):
             of_package = type(error).__module__.startswith("psychlm")
             if not (expected or of_package) or os.environ.get("PSYCHLM_TRACEBACK"):
                 raise
-        say(f"psychlm: {text}", err=True)
+        say(f"psychlm: {roles.in_shell(text)}", err=True)
         sys.exit(1)
 
 
@@ -161,14 +169,13 @@ def irt_group() -> None:
     """Fit item response models to persons x items tables, and score persons with them."""
 
 
-def read_responses(source: Path, columns: dict[str, str | None], **options: bool) -> pd.DataFrame:
-    """Read a responses frame; columns (items, drop) are names separated by commas."""
+def read_answers(source: Path, told: dict[str, Any], level: str, **options: bool) -> Answers:
+    """Read answers as the options tell, and print in one line what was taken for what."""
     from psychlm import corpora
 
-    # items are "all" where the option is not given
-    named = {option: names for option, names in columns.items() if names and names != "all"}
-    chosen: dict[str, Any] = {option: names.split(",") for option, names in named.items()}
-    return corpora.read_responses(source, **options, **chosen)
+    answers = corpora.read_answers(source, level=level, **options, **roles.parsed(told))
+    say(roles.in_shell(f"{source}: {answers.recognised}"), err=True)
+    return answers
 
 
 def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
@@ -195,11 +202,10 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 @click.option(
     "--prior", "priors", multiple=True, metavar="NAME=KIND:A,B", help="As guessing=beta:5,17."
 )
-@items_option
-@drop_option
+@answers_options
 @click.option("--out", type=FILE, required=True, help="A JSON file for the fit.")
-def irt_fit(responses: Path, model: str, priors: Any, out: Path, **columns: str | None) -> None:
-    """Fit a model to RESPONSES: a wide or long table, or logs, as corpora.read_responses takes.
+def irt_fit(responses: Path, model: str, priors: Any, out: Path, **told: Any) -> None:
+    """Fit a model to RESPONSES: a wide or long table, or logs, as corpora.read_answers takes.
 
     The slope is common (1PL), 1 (Rasch) or each item's (2PL), with guessing (3PL) and an upper
     asymptote (4PL); graded and gpcm are models of ratings.
@@ -208,10 +214,9 @@ def irt_fit(responses: Path, model: str, priors: Any, out: Path, **columns: str 
     from psychlm.irt import response_functions
 
     check_out(out, responses, suffixes=(".json",))
-    ratings = not response_functions.model_named(model).dichotomous
-    table = read_responses(responses, columns, ratings=ratings)
-    say(f"{responses}: {table.attrs['recognised']}", err=True)
-    fit = irt.fit(table, model, priors=parse_priors(priors))
+    level = "binary" if response_functions.model_named(model).dichotomous else "ratings"
+    answers = read_answers(responses, told, level)
+    fit = irt.fit(answers.responses, model, priors=parse_priors(priors))
     fit.to_json(out)
     say(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
     converged = "converged" if fit.converged else "NOT converged"
@@ -226,21 +231,26 @@ def irt_fit(responses: Path, model: str, priors: Any, out: Path, **columns: str 
 @click.argument("fit", type=PATH)
 @click.argument("responses", type=PATH)
 @choice_option("--method", "eap map ml wle", "eap", "How abilities are estimated.")
-@items_option
-@drop_option
+@answers_options
 @out_option
 @spreadsheet_option
 def irt_score(
-    fit: Path, responses: Path, method: Any, out: Path | None, spreadsheet: bool, **columns: Any
+    fit: Path, responses: Path, method: Any, out: Path | None, spreadsheet: bool, **told: Any
 ) -> None:
-    """Score the persons of RESPONSES with FIT, a file that `psychlm irt fit` wrote."""
+    """Score the persons of RESPONSES with FIT, a file that `psychlm irt fit` wrote.
+
+    A person without any answer has a row without ability, and the reason.
+    """
     from psychlm import irt
 
     check_out(out, fit, responses)
     fitted = irt.IRTFit.from_json(fit)
-    ratings = fitted.levels is not None
-    answers = read_responses(responses, columns, ratings=ratings, unanswered=True)
-    abilities = fitted.score(answers, method)
+    level = "binary" if fitted.levels is None else "ratings"
+    frame = read_answers(responses, told, level, unanswered=True).responses
+    known = frame.columns.isin(fitted.items.index.astype(str))
+    if not known.all():
+        say(f"items that {fit} lacks are not scored: {', '.join(frame.columns[~known])}", err=True)
+    abilities = fitted.score(frame.loc[:, known], method)
     silent = abilities["theta"].isna()
     if silent.any():
         abilities["reason"] = silent.map({True: "answered no item", False: ""})
@@ -249,19 +259,25 @@ def irt_score(
 
 @main.command()
 @click.argument("responses", type=PATH)
-@click.option("--items", "n_items", type=click.IntRange(1), required=True, help="How many to keep.")
+@click.option("--n-items", type=click.IntRange(1), help="How many items to keep.")
 @click.option("--family", metavar="TEXT", help="Hold out together whose names agree up to TEXT.")
-@drop_option
+@answers_options
 @out_option
 def shorten(
-    responses: Path, n_items: int, family: str | None, out: Path | None, drop: str | None
+    responses: Path, n_items: int | None, family: str | None, out: Path | None, **told: Any
 ) -> None:
     """Choose the items of RESPONSES that predict the proportion correct on all of them best."""
     from psychlm import irt
+    from psychlm.frames import Repeated
 
     check_out(out, responses)
-    table = read_responses(responses, {"drop": drop})
-    names = table.index.to_series().astype(str)
+    if n_items is None and str(told["items"]).isdigit():  # an older name of --n-items
+        n_items, told["items"] = int(told["items"]), None
+    if n_items is None:
+        raise click.BadParameter("how many items are kept? --n-items 10")
+    table = read_answers(responses, told, "binary").responses
+    persons = table.mean.index if isinstance(table, Repeated) else table.index
+    names = persons.to_series().astype(str)
     families = names.str.split(family, regex=False).str[0] if family else None
     form = irt.short_form(table, n_items, families=families)
     write_or_say(form.items, out)
@@ -280,15 +296,14 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
     """Return ``score`` and ``cluster`` of a table, by its columns of ids or by its first column."""
     import pandas as pd
 
-    from psychlm.frames import FrameError, header_of, read_csv
+    from psychlm.corpora._sniff import numbers_of, read_table, unique_columns
+    from psychlm.frames import FrameError
 
     keys = ("subject", "text_id", "word_id", "item_id", "item")
-    if path.suffix == ".parquet":
-        table = pd.read_parquet(path)
-    else:
-        header = header_of(path)[1]
-        ids = [name for name in keys if name in header] or header[:1]
-        table = read_csv(path, {*ids, cluster or ids[0]} - {"word_id"})
+    table = unique_columns(read_table(path).cells)
+    text = [name for name in keys if name in table and name != "word_id"] or [table.columns[0]]
+    for name in table.columns.difference([*text, cluster]):
+        table[name] = numbers_of(table[name].mask(table[name].eq("NA")))
     labels = [name for name in keys if name in table] or [table.columns[0]]
     numbers = table.select_dtypes(["number", "bool"]).columns.difference([*labels, cluster])
     value = value or (numbers[0] if len(numbers) == 1 else "--value")
@@ -308,9 +323,18 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
 @click.option("--cluster", help="A column of A.csv that names what items share, such as text_id.")
 @click.option("--level", default=0.95, help="Coverage of the intervals.")
 @choice_option("--method", "means irt", "means", "Scores of many models; irt where items differ.")
+@click.option("--pass-at", type=click.IntRange(1), help="Compare pass@k of repeated answers.")
+@answers_options
 @click.option("--out", type=FILE, help="Write all pairs of many models as CSV, TSV or Parquet.")
 def compare(
-    files: tuple[Path, ...], value: str | None, cluster: str | None, out: Any, **options: Any
+    files: tuple[Path, ...],
+    value: str | None,
+    cluster: str | None,
+    level: float,
+    method: Any,
+    pass_at: int | None,
+    out: Any,
+    **told: Any,
 ) -> None:
     """Is A better than B on the same items or words? Or all pairs of the rows of RESPONSES.
 
@@ -318,25 +342,28 @@ def compare(
     or the first column. RESPONSES is a table or logs of many models, one row a model.
     """
     import psychlm
-    from psychlm import comparison, corpora
+    from psychlm import comparison
 
     check_out(out, *files)
-    if len(files) == 1 and (value or cluster):
-        raise click.BadParameter("--value and --cluster name columns of two files, not of one")
-    if len(files) == 2 and options["method"] != "means":
-        raise click.BadParameter("--method irt is for one file of many models, not for two files")
     if len(files) == 1:
-        responses = corpora.read_responses(files[0])
-        say(f"{files[0]}: {responses.attrs['recognised']}", err=True)
-        compared = psychlm.compare(responses, **options)
+        if value or cluster:
+            raise click.BadParameter("--value and --cluster name columns of two files, not of one")
+        # items of models may have any scores; item response models take 0 and 1
+        answers = read_answers(files[0], told, "scores" if method == "means" else "binary")
+        options = {"level": level, "method": method, "pass_at": pass_at}
+        compared = psychlm.compare(answers.responses, **options)
         if out is not None and isinstance(compared, comparison.Ranking):
             write_table(compared.pairs, out, index=False)
     elif len(files) == 2 and out is None:
+        if method != "means" or pass_at or any(told.values()):
+            raise click.BadParameter("two files have scores: they take --value and --cluster only")
         first, second = read_scores(files[0], value, cluster), read_scores(files[1], value, None)
-        options = {"level": options["level"], "cluster": first.get("cluster")}
-        if files[0].stem != files[1].stem:
-            options["names"] = (files[0].stem, files[1].stem)
-        compared = psychlm.compare(first["score"], second["score"], **options)
+        stems = (files[0].stem, files[1].stem)
+        names = stems if stems[0] != stems[1] else None
+        clusters = first.get("cluster")
+        compared = psychlm.compare(
+            first["score"], second["score"], level=level, cluster=clusters, names=names
+        )
     else:
         raise click.BadParameter("two files of one model each, or one of many models (with --out)")
     say(compared)
@@ -347,6 +374,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     import pandas as pd
 
     from psychlm import frames, lm
+    from psychlm.corpora import _sniff
 
     path, suffix = Path(source), Path(source).suffix.lower()
     is_file = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source))
@@ -368,10 +396,13 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
         if suffix == ".parquet":
             return pd.read_parquet(path)
         if suffix in TABLES:  # words like None and NA are words; text ids keep leading zeros
-            kinds = {"text_id": str, "word": str}
-            return frames.read_csv(path, keep_default_na=False, dtype=kinds)
-        raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
-        text = raw.decode("utf-8-sig")
+            return _sniff.read_csv(path, ["text_id", "word"])
+        if source == "-":
+            text = sys.stdin.buffer.read().decode("utf-8-sig")
+        else:
+            text, encoding = _sniff.decode(path)
+            if encoding != "UTF-8":
+                say(f"{source}: read as {encoding}", err=True)
         if lines:
             return lm.words_of([line for line in re.split("\r\n?|\n", text) if line.strip()])
         return lm.words_of({"text" if source == "-" else path.stem: text})

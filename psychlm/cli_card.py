@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from psychlm import roles
 from psychlm.cli_notebooks import parameter_option
-from psychlm.terminal import FILE, device_option, from_here, print_table, say
+from psychlm.terminal import FILE, PATH, device_option, from_here, print_table, say
 
 out_option = click.option(
     "--out",
@@ -90,36 +91,37 @@ def model(pairs: Path | None, out: Path | None, parameters: Any, **options: Any)
 
 
 @card.command()
-@click.argument("answers", type=FILE, required=False)
+@click.argument("answers", type=PATH, required=False)
 @click.option("--key", type=FILE, help="The right answers: item, key.")
-@click.option("--group", default="", help="The column of a group, for differential functioning.")
-@click.option("--missing", multiple=True, help="What stands for a missing answer, as 9 or NA.")
+@roles.role_options(*roles.ANSWERS)
 @out_option
 @parameter_option
 def test(
-    answers: Path | None,
-    key: Path | None,
-    missing: tuple[str, ...],
-    out: Path | None,
-    parameters: Any,
-    **options: Any,
+    answers: Path | None, key: Path | None, out: Path | None, parameters: Any, **told: Any
 ) -> None:
-    """Examine a test: items, reliability, dimensions, models, bias, short forms."""
+    """Examine a test: items, reliability, dimensions, models, bias, short forms.
+
+    ANSWERS are a table or logs of an evaluation program (a file or a folder).
+    """
     from psychlm import corpora
 
-    group = options["group"]
+    options = roles.parsed(told)
     if answers is None:
-        if key or group or missing:
-            raise click.BadParameter("--key, --group and --missing need the file of ANSWERS")
+        if key or options:
+            raise click.BadParameter("what columns are is told of a file of ANSWERS; name it")
     else:
-        named = ("items", "drop", "level")
-        more = {name: value for name, value in parameters.items() if name in named and value}
-        groups = corpora.read_answers(answers, key=key, missing=missing, **more).groups
-        if group and group not in groups:
-            raise click.BadParameter(f"--group {group} is no column of groups, {list(groups)}")
-    options |= {"file": answers, "key": key, "missing": list(missing)}
+        names = ("items", "drop", "level")
+        given: dict[str, Any] = {}
+        given.update({name: parameters[name] for name in names if parameters.get(name)})
+        given.update(parameters.get("roles", {}), **options)
+        read = corpora.read_answers(answers, key=key, **given)
+        say(roles.in_shell(f"{answers}: {read.recognised}"), err=True)
+    own = {
+        name: options.pop(name) for name in ("group", "missing", "items", "drop") if name in options
+    }
+    values = {"file": answers, "key": key, **own, "roles": options}
     name = answers.stem if answers else "lsat6"
-    write("test", name, options, out, parameters)
+    write("test", name, values, out, parameters)
 
 
 @card.command()

@@ -6,6 +6,7 @@ guess. This module holds names and help only, so that ``psychlm --help`` imports
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "person": ("COLUMN", "Who answered or read: persons, readers, models."),
     "items": ("A,B", "The columns that are items."),
     "drop": ("A,B", "Columns that are left out."),
+    "item": ("COLUMN", "The column of items in a long table."),
+    "answer": ("COLUMN", "The column of answers or grades in a long table."),
     "group": ("COLUMN", "A group of persons; never an item."),
     "metric": ("NAME", "The metric or scorer that grades the answers of a log."),
     "filter": ("NAME", "The filter of a log, or COLUMN=VALUE: the rows that are read."),
@@ -30,6 +33,11 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "encoding": ("NAME", "How the letters of the file are encoded, as cp1251."),
 }
 LISTS = ("items", "drop", "task", "missing", "reverse", "condition")  # several, with commas
+# of what reads answers, and of what reads reading studies
+ANSWERS = ["person", "items", "drop", "group", "item", "answer", "missing", "labels", "reverse"]
+ANSWERS += ["repeat", "metric", "filter", "task", "encoding"]
+READINGS = ["person", "text", "word_number", "word", "measure", "condition", "group", "filter"]
+READINGS += ["drop", "missing", "encoding"]
 
 
 def parsed(told: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +58,21 @@ def parsed(told: dict[str, Any]) -> dict[str, Any]:
         else:
             values[name] = value
     return values
+
+
+def in_shell(text: str) -> str:
+    """Return a message with the shell's names of options.
+
+    >>> in_shell("give a key (key=), or repeat=rows")
+    'give a key (--key), or --repeat rows'
+    """
+    names = "|".join([*OPTIONS, "key", "level"])
+
+    def option(match: re.Match) -> str:
+        flag = f"--{match[1].replace('_', '-')}"
+        return f"{flag} {match[2]}" if re.match(r"[\w'\"]", match[2]) else flag + match[2]
+
+    return re.sub(rf"\b({names})=(.?)", option, text)
 
 
 def role_options(*names: str) -> Callable:

@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
+from psychlm.corpora._logs import LARGE_MEMBER, check_growth
 from psychlm.data import DataError, DataMissingError
-from psychlm.eval_logs import LARGE_MEMBER, check_growth
 
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
 BINARY_LABELS = ["entailment", "not_entailment"]
