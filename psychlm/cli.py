@@ -169,7 +169,7 @@ def irt_group() -> None:
     """Fit item response models to persons x items tables, and score persons with them."""
 
 
-def read_answers(source: Path, told: dict[str, Any], level: str, **options: bool) -> Answers:
+def read_answers(source: Path, told: dict[str, Any], level: str, **options: Any) -> Answers:
     """Read answers as the options tell, and print in one line what was taken for what."""
     from psychlm import corpora
 
@@ -242,15 +242,20 @@ def irt_score(
     A person without any answer has a row without ability, and the reason.
     """
     from psychlm import irt
+    from psychlm.frames import Repeated
 
     check_out(out, fit, responses)
     fitted = irt.IRTFit.from_json(fit)
     level = "binary" if fitted.levels is None else "ratings"
-    frame = read_answers(responses, told, level, unanswered=True).responses
-    known = frame.columns.isin(fitted.items.index.astype(str))
+    answered = read_answers(responses, told, level, unanswered=True).responses
+    items = answered.mean.columns if isinstance(answered, Repeated) else answered.columns
+    known = items.isin(fitted.items.index.astype(str))
     if not known.all():
-        say(f"items that {fit} lacks are not scored: {', '.join(frame.columns[~known])}", err=True)
-    abilities = fitted.score(frame.loc[:, known], method)
+        say(f"items that {fit} lacks are not scored: {', '.join(items[~known])}", err=True)
+    if isinstance(answered, Repeated):
+        abilities = fitted.score(answered.select(items=items[known]), method)
+    else:
+        abilities = fitted.score(answered.loc[:, known], method)
     silent = abilities["theta"].isna()
     if silent.any():
         abilities["reason"] = silent.map({True: "answered no item", False: ""})

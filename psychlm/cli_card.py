@@ -111,15 +111,16 @@ def test(
             raise click.BadParameter("what columns are is told of a file of ANSWERS; name it")
     else:
         names = ("items", "drop", "level")
-        given: dict[str, Any] = {}
-        given.update({name: parameters[name] for name in names if parameters.get(name)})
-        given.update(parameters.get("roles", {}), **options)
+        given = {name: parameters[name] for name in names if parameters.get(name)}
+        given |= parameters.get("roles") or {}
+        given |= options
         read = corpora.read_answers(answers, key=key, **given)
         say(roles.in_shell(f"{answers}: {read.recognised}"), err=True)
-    own = {
-        name: options.pop(name) for name in ("group", "missing", "items", "drop") if name in options
-    }
-    values = {"file": answers, "key": key, **own, "roles": options}
+    values: dict[str, Any] = {"file": answers, "key": key}
+    for name in ("group", "missing", "items", "drop"):
+        if name in options:
+            values[name] = options.pop(name)
+    values["roles"] = options
     name = answers.stem if answers else "lsat6"
     write("test", name, values, out, parameters)
 

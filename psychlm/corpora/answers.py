@@ -878,7 +878,7 @@ def _frames(
     answered = responses.notna().any(axis=1).to_numpy()
     silent = tuple(pd.Index(responses.index[~answered]).difference(responses.index[answered]))
     if told["unanswered"]:
-        answered[:] = True
+        answered = np.ones(len(responses), dtype=bool)
     elif not answered.any():
         raise FrameError("nobody answered any item")
     responses = responses[answered]
