@@ -66,7 +66,9 @@ class PlainErrors(click.Group):
         """Run a command; ``PSYCHLM_TRACEBACK=1`` shows where an error came from."""
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_: say(f"psychlm: {message}", err=True)
+                warnings.showwarning = lambda message, *_: say(
+                    f"psychlm: {roles.in_shell(str(message))}", err=True
+                )
                 return super().invoke(ctx)
         except click.ClickException as error:
             vars(error)["message"] = printable(error.message)

@@ -126,38 +126,51 @@ def test(
 
 
 @card.command()
-@click.argument("words", type=FILE, required=False)
+@click.argument("words", type=PATH, required=False)
 @click.argument("readings", type=FILE, required=False)
 @click.option("--model", default="default", help="Its surprisal is examined.")
-@click.option("--measure", default="", help="The column of times, as gaze_ms.")
-@click.option("--columns", default="", help="What columns are, as subject=ID,item=Sentence,RT=rt.")
+@roles.role_options(*roles.READINGS)
+@click.option("--columns", default="", help="Older: person and others, as subject=ID,item=Satz.")
 @device_option
 @out_option
 @parameter_option
 def corpus(
     words: Path | None,
     readings: Path | None,
+    model: str,
     columns: str,
+    device: str,
     out: Path | None,
     parameters: Any,
-    **options: Any,
+    **told: Any,
 ) -> None:
     """Examine a reading study: exclusions, effect of surprisal, held-out gain, power.
 
-    WORDS and READINGS are two CSV files (text_id, word_id, word; subject, text_id, word_id, times),
-    or WORDS alone is one long table with a row for each person and word.
+    WORDS alone is a file or folder of results: of Ibex, PCIbex, jsPsych, Gorilla, PsychoPy,
+    OpenSesame, Linger, a report of EyeLink, or a table of your own. WORDS and READINGS are two
+    tables (text_id, word_id, word; subject, text_id, word_id, times).
     """
     from psychlm import corpora
 
-    pairs = [pair.partition("=") for pair in columns.split(",") if pair]
-    if not all(equals for _, equals, _ in pairs):
-        raise click.BadParameter(f"{columns!r}; write --columns subject=ID,item=Sentence")
-    named = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
-    if words is None and named:
-        raise click.BadParameter("--columns needs the file of WORDS, one long table")
+    columns_told = roles.parsed(told)
+    if columns:
+        pairs = [pair.partition("=") for pair in columns.split(",")]
+        if not all(equals for _, equals, _ in pairs):
+            raise click.BadParameter(f"{columns!r}; write --columns subject=ID,item=Sentence")
+        columns_told["columns"] = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    if words is None and columns_told:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in columns_told)
+        raise click.BadParameter(f"{given}: of which file? Name the file of WORDS")
     if words is not None:
-        corpora.read_experiment(words, readings, measure=options["measure"], columns=named)
-    options |= {"words_file": words, "readings_file": readings}
-    options |= {"columns": named, "model": from_here(options["model"], is_model=True)}
+        study = corpora.read_experiment(words, readings, **columns_told)
+        say(roles.in_shell(study.notes[0]), err=True)
+    measure = columns_told.pop("measure", "")
+    options: dict[str, Any] = {
+        "words_file": words,
+        "readings_file": readings,
+        "roles": columns_told,
+        "measure": measure,
+    }
+    options |= {"model": from_here(model, is_model=True), "device": device}
     name = (readings or words).stem if words else "ucl"
     write("corpus", name, options, out, parameters)

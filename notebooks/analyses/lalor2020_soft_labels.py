@@ -80,8 +80,7 @@ def draw_labels(
 
     Without replacement the draws are multivariate hypergeometric, labels of random workers of this
     crowd; with it multinomial, labels of workers of an endless crowd like it."""
-    values = counts.to_numpy()
-    rest = counts.to_numpy().sum(axis=1)
+    values, rest = counts.to_numpy(), counts.to_numpy().sum(axis=1)
     shape = (runs, len(sizes), len(counts))
     drawn = np.zeros((*shape, counts.shape[1]), dtype=np.int64)
     left = np.broadcast_to(np.asarray(sizes)[None, :, None], shape).copy()
@@ -91,8 +90,7 @@ def draw_labels(
             drawn[..., k] = rng.binomial(left, share)
         else:
             drawn[..., k] = rng.hypergeometric(values[:, k], rest - values[:, k], left)
-        left = left - drawn[..., k]
-        rest = rest - values[:, k]
+        left, rest = left - drawn[..., k], rest - values[:, k]
     return drawn
 
 
@@ -202,8 +200,7 @@ def known_truth(rng: np.random.Generator, n_soft: int, n_crowd: int) -> Task:
     ones = rng.binomial(n_crowd, p[100 : 100 + n_soft])
     counts = pd.DataFrame({0: n_crowd - ones, 1: ones})
     labels = {"counts": counts, "people": np.stack([1 - p, p], axis=1)[-2000:]}
-    inputs = crowds.encode_images(x)
-    items = pd.DataFrame({"answer": answers})
+    inputs, items = crowds.encode_images(x), pd.DataFrame({"answer": answers})
     return task_of_parts("mlp", inputs, items, sizes, SOFT_PARTS, **labels)
 
 
@@ -239,8 +236,7 @@ def whole_snli(sources: Sequence[str], counts: pd.DataFrame, kind: str) -> Task:
     soft = counts.loc[pool.loc[is_soft, "item_id"], item_banks.NLI_LABELS]
     extra = item_banks.nli(sources[1]).head(int(soft.to_numpy().sum()))
     parts = [pool[~is_soft], pool[is_soft], extra, *held]
-    joined = pd.concat(parts, ignore_index=True)
-    sizes = [len(part) for part in parts]
+    joined, sizes = pd.concat(parts, ignore_index=True), [len(part) for part in parts]
     votes = held[1]["annotator_labels"].explode()
     of_test = pd.crosstab(votes.index, votes)[item_banks.NLI_LABELS]
     labels = {"counts": soft, "people": soft_labels(of_test).to_numpy()}
@@ -267,8 +263,7 @@ def sst(
     parts = [items[items["part"] == part] for part in ("train", "dev", "test")]
     train, dev, test = parts if fine else polar_sst(items)
     train = train.iloc[rng.permutation(len(train))]
-    of_crowd = train.iloc[:n_sst]
-    rest = train.iloc[n_sst : 2 * n_sst + n_soft * (1 + n_crowd)]
+    of_crowd, rest = train.iloc[:n_sst], train.iloc[n_sst : 2 * n_sst + n_soft * (1 + n_crowd)]
     inputs = text_inputs(pd.concat([of_crowd, rest, dev, test]), features)
     members = crowds.draw_members(n_crowd, seed, train_fraction=(0.3, 1.0), label_noise=(0.0, 0.2))
     options: dict[str, Any] = {"members": members, "epochs": 8, "size": 16, "device": device}

@@ -52,9 +52,7 @@ def confirm(
     x = tables.response_array(responses)
     held = np.full_like(tables.estimates, -1)
     tables = replace(tables, estimates=held, mean_is_free=True, sd_is_free=True)
-    mean = float(tables.weights @ tables.nodes)
-    sd = 1.0
-    change = np.inf
+    mean, sd, change = float(tables.weights @ tables.nodes), 1.0, np.inf
     for _ in range(MAX_STEPS):
         # E-step: average posterior over persons. M-step: its mean and standard deviation.
         nodes = mean + sd * STANDARD_GRID
@@ -64,14 +62,10 @@ def confirm(
         average = tables.posterior(torch.tensor(x)).mean(0).numpy()
         new_mean = float(average @ nodes)
         new_sd = float(np.sqrt(average @ (nodes - new_mean) ** 2))
-        change = abs(new_mean - mean) + abs(new_sd - sd)
-        mean = new_mean
-        sd = new_sd
+        change, mean, sd = abs(new_mean - mean) + abs(new_sd - sd), new_mean, new_sd
     else:
         raise RuntimeError(f"ability (mean {mean:.2f}, sd {sd:.2f}) did not converge")
-    items = s_x2(tables, responses)
-    pairs = ld_x2(tables, responses)
-    whole = m2(tables, responses)
+    items, pairs, whole = s_x2(tables, responses), ld_x2(tables, responses), m2(tables, responses)
     items["p"], pairs["p"] = (CORRECTIONS[correction](table["p"]) for table in (items, pairs))
     return Confirmation(items, pairs, whole, mean, sd)
 
@@ -107,16 +101,14 @@ def stopped_em(responses: pd.DataFrame, tolerance: float, *, slope: float = 0.85
     weight = scipy.stats.norm.pdf(theta)
     design = np.stack([theta, np.ones(61)])  # of slope and intercept
     start = scipy.special.logit(right) * np.sqrt(1 + 0.346 * slope**2)
-    parameters = np.stack([np.full(len(right), slope), start])
-    change = np.inf
+    parameters, change = np.stack([np.full(len(right), slope), start]), np.inf
     while change > tolerance:
         # E-step: expected numbers of persons and of right responses at each node.
         p = scipy.special.expit(design.T @ parameters)
         loglik = graded @ np.log(p).T + (1 - graded) @ np.log1p(-p).T
         posterior = np.exp(loglik - loglik.max(axis=1, keepdims=True)) * weight
         posterior *= (patterns.to_numpy() / posterior.sum(axis=1))[:, None]
-        persons = posterior.sum(axis=0)[:, None]
-        correct = posterior.T @ graded
+        persons, correct = posterior.sum(axis=0)[:, None], posterior.T @ graded
         # M-step: a logistic regression on ability for each item, by Newton's method.
         before = parameters
         for _ in range(20):

@@ -27,11 +27,8 @@ REGIMES: dict[Regime, str] = {  # names of lm.fine_tune, and what the notebook c
     "fine-tune only": "fine-tuning",
     "both": "pre-training fine-tuning",
 }
-# of all models (section 4.2)
-RATE = 1e-5
-TOKENS = 175
-REJECT_BELOW = 0.40
-ACCEPT_ABOVE = 0.60
+RATE, TOKENS = 1e-5, 175  # of all models (section 4.2)
+REJECT_BELOW, ACCEPT_ABOVE = 0.40, 0.60
 
 
 def screen(responses: pd.DataFrame) -> pd.Series:
@@ -63,8 +60,7 @@ def train_in_four_regimes(
     diagnostic = corpora.item_banks.glue_diagnostic("laverghetta2021/diagnostic_results")
     pairs = pd.concat(map(corpora.item_banks.nli, sources), ignore_index=True)
     pairs["item_id"] = range(len(pairs))  # the same pair may be in two sources
-    rows = {}
-    made = {}
+    rows, made = {}, {}
     for seed in seeds:
         drawn = pairs.sample(min(n_train + n_stop, len(pairs)), random_state=seed)
         given = {"learning_rate": RATE, "max_tokens": TOKENS, "out": None} | options
@@ -149,8 +145,7 @@ def not_aligned(
         ]
         for name, rows in takers.items()
     }
-    item_rest = {}
-    iic = {}
+    item_rest, iic = {}, {}
     for name in list(takers)[1:]:
         item_rest[name] = vars(stats.correlation(rest["human"], rest[name], "pearson", level=level))
         r = stats.correlation(of_subsets["human"], of_subsets[name], "pearson").r
@@ -168,8 +163,7 @@ def agreement_by_rank(
 
     ``takers`` maps "human" and the populations to their responses; the items are people's."""
     items = takers["human"].columns
-    people = widest_partitions(takers["human"], rng)[0][1]
-    rows = {}
+    people, rows = widest_partitions(takers["human"], rng)[0][1], {}
     for name in list(takers)[1:]:
         widest = widest_partitions(takers[name][items], rng)[:n_ranks]
         for rank, (width, labels) in enumerate(widest, 1):

@@ -86,16 +86,14 @@ def expected_derivatives(
     """
     sd = variance.sqrt()
     widest = float(sd.max())
-    level = torch.zeros_like(mean)
-    slope = torch.zeros_like(mean)
+    level, slope = torch.zeros_like(mean), torch.zeros_like(mean)
     for t, weight in gauss_hermite(next(n for reach, n in RULES if widest <= reach)):
         p = torch.add(mean, sd, alpha=t).sigmoid_()
         level.add_(p, alpha=weight)
         slope.add_(p, alpha=weight * t)
     curvature = slope / sd
     if answered is not None:
-        level = level * answered
-        curvature = curvature * answered
+        level, curvature = level * answered, curvature * answered
     return curvature, correct - level
 
 
@@ -106,10 +104,8 @@ def starting_gaussians(responses: ResponseMatrix) -> tuple[Gaussians, Gaussians]
     items = Gaussians(1.2 * torch.logit(share), torch.ones_like(share))
 
     # Persons begin with standardised sums.
-    share = responses.n_correct / responses.n_answered
-    count = responses.count
-    surplus = torch.zeros_like(count)
-    variance = torch.zeros_like(count)
+    share, count = responses.n_correct / responses.n_answered, responses.count
+    surplus, variance = torch.zeros_like(count), torch.zeros_like(count)
     for block in responses.blocks():
         answered = torch.ones_like(block.correct) if block.answered is None else block.answered
         part = share[block.items]
@@ -149,8 +145,7 @@ def infer(
 
     def estimates() -> tuple[Parameters, float]:
         """Return posterior means of the items in standard-normal units, and ability's sd."""
-        intercept = items.mean + persons.centre
-        sd = persons.precision**-0.5
+        intercept, sd = items.mean + persons.centre, persons.precision**-0.5
         return Parameters(torch.full_like(intercept, sd), intercept, 0 * intercept), sd
 
     def derivatives(rows: slice) -> tuple[Tensor, Tensor]:
@@ -160,9 +155,7 @@ def infer(
         return expected_derivatives(*encoded.cells(rows, slice(None)), mean, variance)
 
     # Pass over the responses until the items rest, judged by a geometric rate of change.
-    before = estimates()[0].table()
-    last = float("inf")
-    converged = False
+    before, last, converged = estimates()[0].table(), float("inf"), False
     size = max(1, (BLOCK_CELLS if chosen.type == "cpu" else BLOCK_CELLS_GPU) // n_items)
     for n_passes in range(1, max_iterations + 1):  # noqa: B007 (reported below)
         of_items = torch.zeros_like(items.mean).expand(2, -1)
@@ -181,8 +174,7 @@ def infer(
         if n_passes > 2 and change * max(1.0, rate / (1 - rate)) < tolerance:
             converged = True
             break
-        before = now
-        last = change
+        before, last = now, change
     if not converged:
         warnings.warn(
             f"no convergence in {max_iterations} passes over the responses; raise max_iterations",
@@ -192,8 +184,7 @@ def infer(
 
     parameters, sd = estimates()
     intercept = parameters.intercept.cpu().numpy()
-    zero = np.zeros(n_items)
-    one = np.ones(n_items)
+    zero, one = np.zeros(n_items), np.ones(n_items)
     blocks = np.full((n_items, 4, 4), np.nan)
     blocks[:, 1, 1] = items.variance.cpu().numpy()
     blocks[:, 0, :2], blocks[:, :2, 0] = 0.0, 0.0

@@ -2,8 +2,8 @@
 
 from psychlm._recipes import CATEGORIES as LAVERGHETTA_CATEGORIES
 from psychlm.corpora.answers import Answers, read_answers, read_responses
+from psychlm.corpora.experiments import read_experiment
 from psychlm.corpora.item_banks import NLI_LABELS, read_arc, read_items, write_arc
-from psychlm.corpora.own_readings import read_experiment
 from psychlm.corpora.responses import (
     CrowdLabels,
     Laverghetta2021,

@@ -356,6 +356,30 @@ def numbers_of(values: pd.Series) -> pd.Series:
     return numbers.reindex(values.index) if len(text) and numbers.notna().all() else values
 
 
+def numbers_among(values: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Return a column as numbers, missing where there is none, and the values that are none.
+
+    The marks of decimals and thousands follow one rule for the whole column, see
+    :func:`numbers_of`; values that stand for missing are not among those that are no numbers.
+
+    Examples
+    --------
+    >>> numbers, others = numbers_among(pd.Series(["310,5", "1.204,3", "timeout", "NA", None]))
+    >>> numbers.tolist(), others.tolist()
+    ([310.5, 1204.3, nan, nan, nan], ['timeout'])
+    """
+    if is_numeric(values):
+        return values, values.iloc[:0]
+    text = values.dropna().astype(str).str.strip()
+    text = text[~text.isin(["", *MISSING])]
+    like_number = text[text.str.fullmatch(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")]
+    numbers = pd.to_numeric(like_number, errors="coerce")
+    if numbers.isna().any():
+        numbers = pd.to_numeric(_with_points(like_number, values.name), errors="coerce")
+    numbers = numbers.astype(float)
+    return numbers.reindex(values.index), text[numbers.reindex(text.index).isna()]
+
+
 def _with_points(text: pd.Series, name: object) -> pd.Series:
     """Return numbers with a point for decimals and no mark for thousands; other text as it is."""
     grouped = r"[-+]?\d{1,3}(?:%s\d{3})+(?:%s\d+)?"

@@ -12,6 +12,7 @@ Your own data are two CSV files (:func:`from_csv`) or one long table (:func:`fro
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,8 @@ import pandas as pd
 import regex
 
 from psychlm import data, frames
-from psychlm.corpora.own_readings import (
+from psychlm.corpora import _sniff
+from psychlm.corpora.experiments import (
     PYMOVEMENTS,
     Corpus,
     from_csv,
@@ -388,7 +390,8 @@ def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
     text in the order in which they happened. Of the words that were fixated, return
     ``first_fixation_ms``, ``gaze_ms`` (from entering the word first to leaving it first),
     ``total_ms``, ``prev_fixated`` (the word before had been fixated by then) and ``first_pass`` (no
-    later word had been).
+    later word had been). Fixations off the words, whose ``word_id`` is missing or ".", are
+    left out; ``attrs["left_out"]`` counts them, and a warning says it.
 
     >>> fixations = pd.DataFrame({"subject": "s", "text_id": "t", "word_id": [1, 1, 2, 1]})
     >>> fixations["duration_ms"] = [200, 100, 250, 150]
@@ -398,6 +401,19 @@ def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
     keys = ["subject", "text_id", "word_id"]
     # One person's reading of a text at a time, whatever order the persons come in.
     seen = frames.plain(fixations)[[*keys, "duration_ms"]]
+    numbers, others = _sniff.numbers_among(seen["word_id"].replace({".": np.nan}))
+    off = numbers.isna()
+    wrong = [*others.unique(), *numbers[numbers % 1 > 0].unique()]
+    refuse(
+        "words", wrong, "of fixations are no whole numbers; name a word by its place in the text"
+    )
+    if off.any():
+        warnings.warn(
+            f"{int(off.sum())} of {len(seen)} fixations are on no word and left out",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    seen = seen.assign(word_id=numbers)[~off].astype({"word_id": np.int64})
     seen = seen.sort_values(keys[:2], kind="stable", ignore_index=True)
     groups = [seen[key] for key in keys]
     # A visit is a run of fixations on one word; gaze duration is the first visit's.
@@ -417,4 +433,6 @@ def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
     table = table.merge(before, on=keys, how="left", suffixes=("", "_before"))
     table["prev_fixated"] = table["order_before"] < table["order"]
     columns = [*keys, "first_fixation_ms", "gaze_ms", "total_ms", "prev_fixated", "first_pass"]
-    return table[columns].sort_values(keys, ignore_index=True)
+    measures = table[columns].sort_values(keys, ignore_index=True)
+    measures.attrs["left_out"] = int(off.sum())
+    return measures

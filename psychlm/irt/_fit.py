@@ -211,23 +211,20 @@ def takes_products(spec: Specification) -> bool:
     It can for dichotomous items of one group without upper asymptotes, with slopes that are all
     free or all equal, and guessing too; common guessing takes the whole information matrix.
     """
-    if not spec.model.products or spec.groups != [None]:
-        return False
-    has_upper_asymptote = len(spec.fixed) == 4 and not (spec.fixed[3] >= NO_ASYMPTOTE).all()
-    if has_upper_asymptote or "upper" in spec.priors:
-        return False
     slopes = spec.tied(0)
-    if spec.tied(1) != "own" or slopes not in ("own", "all"):
-        return False
-    if slopes == "all" and "slope" in spec.priors:
-        return False
-    if isinstance(spec.priors.get("guessing"), Normal):
-        return False
     guessing = spec.tied(2)
-    if guessing != "all":
-        return guessing == "own"
-    free_in_all_items = bool(np.isnan(spec.fixed[2]).all()) and "guessing" not in spec.priors
-    return free_in_all_items and 3 * len(spec.items) <= EXACT_PARAMETERS
+    common = guessing == "all"
+    return (
+        spec.model.products
+        and spec.groups == [None]
+        and (len(spec.fixed) < 4 or bool((spec.fixed[3] >= NO_ASYMPTOTE).all()))
+        and (slopes, spec.tied(1)) in (("own", "own"), ("all", "own"))
+        and (guessing == "own" or (common and 3 * len(spec.items) <= EXACT_PARAMETERS))
+        and (not common or (bool(np.isnan(spec.fixed[2]).all()) and "guessing" not in spec.priors))
+        and not isinstance(spec.priors.get("guessing"), Normal)
+        and "upper" not in spec.priors
+        and not (slopes == "all" and "slope" in spec.priors)
+    )
 
 
 @np.errstate(all="ignore")  # what is not a number is refused step by step

@@ -99,9 +99,10 @@ def instance_accuracy(
     return table.assign(accuracy=p, low=low, high=high)[columns]
 
 
-def cluster_accuracy(items: pd.DataFrame, correct: pd.Series) -> pd.DataFrame:
-    """Return by ``probe`` the proportion of clusters with every question right (strict cluster
-    accuracy).
+def cluster_accuracy(
+    items: pd.DataFrame, correct: pd.Series, by: str | Sequence[str] = "probe"
+) -> pd.DataFrame:
+    """Return the proportion of clusters with every question right (strict cluster accuracy).
 
     A grade below 1 makes its cluster wrong. Columns: ``n_clusters``, ``n_questions``,
     ``questions_per_cluster``, ``accuracy``, ``low``, ``high`` (Wilson), and ``if_independent``, the
@@ -113,10 +114,11 @@ def cluster_accuracy(items: pd.DataFrame, correct: pd.Series) -> pd.DataFrame:
     >>> cluster_accuracy(items.assign(probe="isa"), correct)["accuracy"].to_dict()
     {'isa': 0.5}
     """
-    clusters = _by_cluster(items, correct, ["probe"])
+    keys = [by] if isinstance(by, str) else list(by)
+    clusters = _by_cluster(items, correct, keys)
     clusters["strict"] = (clusters["min"] == 1).astype(float)
     clusters["chance"] = clusters["rate"] ** clusters["size"]
-    table = clusters.groupby("probe", observed=True).agg(
+    table = clusters.groupby(keys, observed=True).agg(
         n_clusters=("size", "size"),
         n_questions=("size", "sum"),
         questions_per_cluster=("size", "mean"),

@@ -34,8 +34,12 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_bad_file_stops_before_anything_runs(study: Path, monkeypatch) -> None:
     monkeypatch.setattr(cards, "make", lambda *_: pytest.fail("it ran"))
-    said = refused("card", "corpus", "mine.csv")
-    assert "has the header ID, Item, WordNr, Word, RT" in said and "Subject, Item, WordNr" in said
+    pd.read_csv("mine.csv").set_axis([*"abcde"], axis=1).to_csv("unnamed.csv", index=False)
+    said = refused("card", "corpus", "unnamed.csv")
+    assert "has the columns a, b, c, d, e; which of them is the person, the text" in said
+    assert "Name them: --person '...', --text '...'" in said
+    said = refused("card", "corpus", "mine.csv", "--word-number", "Wort")
+    assert "there is no column 'Wort'; the file has ID, Item, WordNr, Word, RT" in said
     assert "does not exist" in refused("card", "corpus", "none.csv")
     wrong = refused("card", "corpus", "mine.csv", "--columns", "ID")
     assert "write --columns subject=ID" in wrong
@@ -45,8 +49,8 @@ def test_a_bad_file_stops_before_anything_runs(study: Path, monkeypatch) -> None
     said = refused("card", "test", "answers.csv", "--group", "sex")
     assert "there is no column ['sex']; the file has ['person', 'LSAT 1'" in said
     assert "the file of WORDS" in refused("card", "corpus", "--columns", "subject=ID")
-    said = refused("card", "corpus", "mine.csv", "mine.csv", "--columns", "subject=ID")
-    assert "columns= names those of one table" in said
+    said = refused("card", "corpus", "mine.csv", "mine.csv", "--filter", "Item=1")
+    assert "'filter'] are for one table" in said
 
 
 def test_a_card_is_refused_among_the_reports_and_over_its_input(study: Path, monkeypatch) -> None:

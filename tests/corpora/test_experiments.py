@@ -1,0 +1,322 @@
+"""Files of reading studies in the shape that programs and laboratories write them, each with its
+words and times as they were written here."""
+
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from psychlm.corpora import read_experiment
+from psychlm.corpora import reading_times as corpora
+from psychlm.frames import FrameError
+
+SENTENCES = {"1": "The old man, the boat.", "2": "Dogs bark!"}
+PEOPLE = ["p1", "p2"]
+
+
+def study(people=PEOPLE, sentences=SENTENCES):
+    """Return the rows of a study: person, item, word number, word, ms."""
+    rows = [
+        (person, item, number, word)
+        for person in people
+        for item, sentence in sentences.items()
+        for number, word in enumerate(sentence.split(), 1)
+    ]
+    table = pd.DataFrame(rows, columns=["person", "item", "number", "word"])
+    return table.assign(ms=300.0 + np.arange(len(table)))
+
+
+def check(corpus, table, columns=("person", "number", "word", "ms")):
+    """Compare words and times by reader with those of the study; texts may have other names."""
+    joined = corpora.join(corpus.readings, corpus.words)
+    time = joined.filter(like="_ms").columns[0]
+    found = joined[["subject", "word_id", "word", time]].set_axis(columns, axis=1)
+    found = sorted(map(tuple, found.astype({"ms": float}).to_numpy().tolist()))
+    assert found == sorted(map(tuple, table[[*columns]].to_numpy().tolist()))
+    assert corpus.notes[0].startswith("recognised: ")
+
+
+def ibex(table, file, old=False, quoted=False):
+    head = ["Results reception time", "MD5 hash of participant's IP address", "Controller name"]
+    head += ["Item number", "Element number", "Type" if old else "Label", "Group"]
+    if old:
+        head[0] = "Time results were received"
+        head += ["Word number", "Word", "Reading time", "Newline?", "Sentence (or sentence MD5)"]
+    else:
+        head += ["PennElementType", "PennElementName", "Parameter", "Value", "EventTime"]
+        head += ["Reading time", "Newline?", "Sentence (or sentence MD5)", "Comments"]
+    lines = ["#", "# Results on a day", "# USER AGENT: a browser"]
+    lines += [f"# {n}. {name}." for n, name in enumerate(head, 1)]
+    for row in table.itertuples():
+        # both readers have one address
+        cells = [str(1600 + PEOPLE.index(row.person)), "ab12", "DashedSentence", "4", "0"]
+        cells += ["experiment", "NULL"]
+        sentence = SENTENCES[row.item].replace(",", "%2C")
+        word = row.word.replace(",", "%2C")
+        kind = [] if old else ["Controller-DashedSentence", "DashedSentence"]
+        rest = [] if old else ["17"]
+        cells += [*kind, str(row.number), word, *rest, str(row.ms), "false", sentence]
+        lines.append(",".join(cells if old else [*cells, "None"]))
+    file.write_text("\n".join(lines) + "\n")
+
+
+def gorilla(table, file):
+    names = {"person": "Participant Private ID", "ms": "Reaction Time"}
+    names |= {name: f"Spreadsheet: {name}" for name in ("item", "word")}
+    rows = table.rename(columns=names)
+    rows = rows.assign(**{"Zone Type": "content", "Response": "SPACE"}).drop(columns="number")
+    end = pd.DataFrame({"Participant Private ID": ["END OF FILE"]})
+    pd.concat([rows, end]).to_csv(file, index=False)
+
+
+def linger(table, file):
+    lines = [
+        f"{r.person} main {r.item} a {r.number - 1} {r.word} - {r.ms}" for r in table.itertuples()
+    ]
+    lines.insert(5, "p1 main 1 a ? yes 1 1200")
+    file.write_text("\n".join(lines) + "\n")
+
+
+def trials(table):
+    for (person, item), rows in table.groupby(["person", "item"], sort=False):
+        yield person, item, rows["word"].tolist(), rows["ms"].tolist()
+
+
+def jspsych(table, file, version=2, nested=False):
+    if version == 1:
+        names = ["subject_id", "sentence", "word_number", "word", "rt_word"]
+        table.set_axis(names, axis=1).to_csv(file, index=False)
+        return
+    rows = [
+        {"subject_id": person, "trial_type": "spr", "spr_words": words, "spr_rts": times}
+        for person, item, words, times in trials(table)
+    ]
+    if file.suffix == ".json":
+        hello = {"trial_type": "html-button-response", "rt": 9, "subject_id": "p1"}
+        rows = [hello, *rows]
+        if nested:  # a list for each reader, who is named around the trials
+            rows = [
+                {"subject_id": person, "trials": [{k: v for k, v in r.items() if k != "subject_id"}
+                                                  for r in rows if r["subject_id"] == person]}
+                for person in PEOPLE
+            ]  # fmt: skip
+        file.write_text(json.dumps(rows))
+    else:
+        lists = [
+            {k: json.dumps(v) if isinstance(v, list) else v for k, v in r.items()} for r in rows
+        ]
+        pd.DataFrame(lists).to_csv(file, index=False)
+
+
+def psychopy(table, file):
+    rows = table.assign(expName="spr", psychopyVersion="2023.2", rt=table["ms"] / 1000)
+    names = {"person": "participant", "rt": "key_resp.rt"}
+    rows.rename(columns=names).drop(columns=["ms", "number"]).to_csv(file, index=False)
+
+
+def opensesame(table, file):
+    rows = table.assign(word='"' + table["word"])  # each word opens a quotation
+    rows = rows.rename(columns={"person": "subject_nr", "ms": "response_time"})
+    text = ['"' + '","'.join(rows.columns) + '"']
+    for row in rows.itertuples(index=False):
+        text.append('"' + '","'.join(str(cell).replace('"', '\\"') for cell in row) + '"')
+    file.write_text("\n".join(text) + "\n")
+
+
+def german(table, file, encoding="utf-8-sig"):
+    names = {"person": "VP", "item": "Satz", "number": "WortNr", "word": "Wort", "ms": "Lesezeit"}
+    cells = table.rename(columns=names)
+    cells["Lesezeit"] = [f"{ms:.1f}".replace(".", ",") for ms in cells["Lesezeit"]]
+    cells.to_csv(file, index=False, sep=";", encoding=encoding)
+
+
+def wide(table, file, sentence=False):
+    rows = [
+        {"Subject": person, "Item": item, "Sentence": " ".join(words)}
+        | ({} if sentence else {f"Word{n}": word for n, word in enumerate(words, 1)})
+        | {f"RT{n}": ms for n, ms in enumerate(times, 1)}
+        for person, item, words, times in trials(table)
+    ]
+    table = pd.DataFrame(rows)
+    (table if sentence else table.drop(columns="Sentence")).to_csv(file, index=False, na_rep="NA")
+
+
+FILES = {
+    "PCIbex": ("r", ibex, {}),
+    "Ibex before 2020": ("r.csv", ibex, {"old": True}),
+    "Gorilla": ("r.csv", gorilla, {}),
+    "Linger": ("r.dat", linger, {}),
+    "jsPsych 1": ("r.csv", jspsych, {"version": 1}),
+    "jsPsych 2": ("r.csv", jspsych, {}),
+    "jsPsych JSON": ("r.json", jspsych, {}),
+    "jsPsych JSON by reader": ("r.json", jspsych, {"nested": True}),
+    "PsychoPy": ("r.csv", psychopy, {}),
+    "German": ("r.csv", german, {}),
+    "German of Excel": ("r.txt", german, {"encoding": "utf-16"}),
+    "wide": ("r.csv", wide, {}),
+    "wide with sentences": ("r.csv", wide, {"sentence": True}),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_programs_hold_the_words_and_times_that_were_written(name, tmp_path):
+    file, write, options = FILES[name]
+    write(study(), tmp_path / file, **options)
+    corpus = read_experiment(tmp_path / file)
+    table = study()
+    if "Ibex" in name or name == "PCIbex":
+        table["person"] = table["person"].map({"p1": "1600-ab12", "p2": "1601-ab12"})
+    check(corpus, table.round(6))
+    assert corpus.words["text_id"].nunique() == 2
+    if name == "Linger":
+        assert corpus.questions.to_numpy().tolist() == [["p1", "main-1-a", 1.0]]
+
+
+def test_marks_of_opensesame_are_escaped(tmp_path):
+    opensesame(study(), tmp_path / "r.csv")
+    check(read_experiment(tmp_path / "r.csv"), study().assign(word=lambda t: '"' + t["word"]))
+
+
+@pytest.mark.parametrize("suffix", [".xlsx", ".parquet"])
+def test_excel_and_parquet_are_read_for_one_table_and_for_two(suffix, tmp_path):
+    table = study()
+    names = {"person": "subject", "item": "text_id", "number": "word_id", "ms": "gaze_ms"}
+    ours = table.rename(columns=names)
+    words = ours[["text_id", "word_id", "word"]].drop_duplicates()
+    parts = {"one": ours, "words": words, "readings": ours.drop(columns="word")}
+    for name, part in parts.items():
+        file = tmp_path / f"{name}{suffix}"
+        part.to_excel(file, index=False) if suffix == ".xlsx" else part.to_parquet(file)
+    check(read_experiment(tmp_path / f"one{suffix}"), table)
+    check(corpora.from_csv(tmp_path / f"words{suffix}", tmp_path / f"readings{suffix}"), table)
+
+
+def test_latin_letters_of_two_files_are_read_and_the_encoding_is_said(tmp_path):
+    (tmp_path / "w.csv").write_bytes("text_id,word_id,word\nt,1,Müller\n".encode("cp1252"))
+    (tmp_path / "r.csv").write_text("VP,text_id,word_id,RT\n1,t,1,310\n")
+    corpus = read_experiment(tmp_path / "w.csv", tmp_path / "r.csv")
+    assert corpus.words["word"].tolist() == ["Müller"]
+    assert corpus.notes[1:] == (
+        "w.csv: read as Windows-1252",
+        "r.csv: subject = VP",
+        "r.csv: self_paced_ms = RT",
+    )
+
+
+def test_a_folder_is_a_study_whose_files_are_readers_and_bad_files_are_named(tmp_path):
+    table = study()
+    for person in PEOPLE:
+        rows = table[table["person"] == person].drop(columns=["person", "number"])
+        rows.assign(expName="e").rename(columns={"ms": "k.rt"}).to_csv(
+            tmp_path / f"{person}.csv", index=False
+        )
+    (tmp_path / "empty.csv").write_text("")
+    corpus = read_experiment(tmp_path)
+    check(corpus, table.assign(ms=table["ms"] * 1000))
+    assert any("empty.csv is left out" in note for note in corpus.notes)
+
+
+def test_first_pass_times_are_those_of_the_first_pass(tmp_path):
+    """IA_FIRST_FIX_PROGRESSIVE is 0 for "old", which s1 read after "man"; "." is missing."""
+    head = "RECORDING_SESSION_LABEL item IA_ID IA_LABEL IA_SKIP IA_FIRST_FIX_PROGRESSIVE "
+    head += "IA_FIRST_FIXATION_DURATION IA_FIRST_RUN_DWELL_TIME IA_REGRESSION_PATH_DURATION "
+    head += "IA_DWELL_TIME"
+    rows = ["s1 1 1 The 0 1 200 200 200 200", "s1 1 2 old 1 0 250 250 250 250"]
+    rows += ["s2 1 1 The 1 . . . . 0", "s2 1 2 old 0 1 190 190 190 190"]
+    text = "\n".join("\t".join(row.split()) for row in (head, *rows))
+    (tmp_path / "e.txt").write_text(text)
+    corpus = read_experiment(tmp_path / "e.txt")
+    times = corpus.readings[["first_fixation_ms", "gaze_ms", "go_past_ms", "total_ms"]]
+    nan = np.nan
+    expected = [[200] * 4, [nan, nan, nan, 250], [nan] * 4, [190] * 4]
+    np.testing.assert_array_equal(times, expected)
+    assert any("first-pass times of 1 words" in note for note in corpus.notes)
+    without = text.replace("\tIA_FIRST_FIX_PROGRESSIVE", "\tX")
+    (tmp_path / "e.txt").write_text(without)
+    assert read_experiment(tmp_path / "e.txt").readings["gaze_ms"].isna().sum() == 2  # by IA_SKIP
+
+
+def lab(**columns):
+    return study().assign(**columns).rename(columns={"person": "Subject", "ms": "RT"})
+
+
+def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(tmp_path):
+    file = tmp_path / "lab.csv"
+    kind = np.where(study()["item"] == "1", "filler", "practice")
+    lab(Bedingung=kind).to_csv(file, index=False)
+    corpus = read_experiment(file)
+    assert corpus.words["text_id"].unique().tolist() == ["1"]
+    assert "4 rows of practice (Bedingung); keep them: filter='Bedingung=*'" in corpus.notes[0]
+    assert "of 14 rows 10 hold words, 0 answers" in corpus.notes[0]
+    kept = read_experiment(file, filter="Bedingung=*")  # as the note says
+    check(kept, study())
+    fillers = read_experiment(file, filter="Bedingung=practice")
+    assert fillers.words["text_id"].unique().tolist() == ["2"]
+    kind[kind == "practice"] = "test"
+    lab(Bedingung=kind).to_csv(file, index=False)
+    note = next(n for n in read_experiment(file, filter="Bedingung=*").notes if "filler" in n)
+    told = note.partition("without them: filter='")[2].removesuffix("'")
+    assert read_experiment(file, filter=told).readings["self_paced_ms"].min() == 305
+    with pytest.raises(FrameError, match="no word has Bedingung = x; there are"):
+        read_experiment(file, filter="Bedingung=x")
+    with pytest.raises(FrameError, match="there is no column 'Art'; the file has Subject"):
+        read_experiment(file, filter="Art=x")
+
+
+def test_versions_of_an_item_are_texts_of_their_own(tmp_path):
+    table = lab(Condition=lambda t: np.where(t["person"] == "p1", "a", "b"))
+    table["word"] = np.where(table["Condition"] == "b", table["word"] + "x", table["word"])
+    table.to_csv(tmp_path / "lab.csv", index=False)
+    corpus = read_experiment(tmp_path / "lab.csv")
+    assert corpus.words["text_id"].unique().tolist() == ["1-a", "1-b", "2-a", "2-b"]
+    assert "text = item + Condition" in corpus.notes[0]
+    table = table.rename(columns={"Condition": "Zz"})
+    table.to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.raises(FrameError, match="condition='Condition'"):
+        read_experiment(tmp_path / "lab.csv")
+    told = read_experiment(tmp_path / "lab.csv", condition="Zz")
+    pd.testing.assert_frame_equal(told.readings, corpus.readings)
+
+
+def test_answers_beside_the_words_are_questions_with_accuracy_by_reader(tmp_path):
+    right = lambda t: np.where((t["person"] == "p2") & (t["item"] == "1"), 0, 1)  # noqa: E731
+    lab(Frage_korrekt=right).to_csv(tmp_path / "lab.csv", index=False)
+    corpus = read_experiment(tmp_path / "lab.csv")
+    assert len(corpus.questions) == 4
+    assert corpus.accuracy.to_dict() == {"p1": 1.0, "p2": 0.5}
+    assert any("75% right; fewest by p2: 50%" in note for note in corpus.notes)
+
+
+def test_one_thousands_separator_is_a_number_and_a_word_among_times_is_a_warning(tmp_path):
+    file = tmp_path / "r.csv"
+    german(study(), file)
+    file.write_text(file.read_text("utf-8-sig").replace("301,0", "1.204,3").replace("302,0", "weg"))
+    with pytest.warns(RuntimeWarning, match=r"1 values of 'Lesezeit' are no numbers.*'weg'"):
+        corpus = read_experiment(file)
+    times = corpus.readings["self_paced_ms"].tolist()
+    assert times[:2] == [300.0, 1204.3] and np.isnan(times[2]) and times[3] == 303.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        corpus = read_experiment(file, missing="weg")
+    assert "1 values of 'Lesezeit' stand for missing: ['weg']" in corpus.notes
+
+
+def test_fixations_off_the_words_are_left_out_and_counted():
+    table = pd.DataFrame({"subject": "s", "text_id": "t", "word_id": [1, ".", 2, None, "2"]})
+    table["duration_ms"] = [200, 90, 250, 80, 50]
+    with pytest.warns(RuntimeWarning, match="2 of 5 fixations are on no word and left out"):
+        measures = corpora.reading_measures(table)
+    assert measures["total_ms"].tolist() == [200, 300] and measures.attrs["left_out"] == 2
+    with pytest.raises(FrameError, match=r"words \['x'\] of fixations"):
+        corpora.reading_measures(table.assign(word_id="x"))
+
+
+def test_a_group_stays_with_the_readings_and_dropped_columns_go(tmp_path):
+    lab(L1=study()["person"].map({"p1": "de", "p2": "en"}), x=1).to_csv(
+        tmp_path / "lab.csv", index=False
+    )
+    corpus = read_experiment(tmp_path / "lab.csv", group="L1", drop=["x"])
+    assert corpus.readings["L1"].unique().tolist() == ["de", "en"]
+    assert "x" not in corpus.words and "x" not in corpus.readings
