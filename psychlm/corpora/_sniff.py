@@ -162,11 +162,18 @@ def rows_of(text: str, separator: str, where: object, quotes: bool | None = None
         best = len(readings) - 1
     rows = readings[best] if readings else unquoted
     n_cells = len(rows[0]) if rows else 0
+    if len(rows) > 1 and all(len(row) == n_cells + 1 for row in rows[1:]):
+        # write.table of R does not name the column of row names; others end each row with a mark
+        if not any(row[-1].strip() for row in rows[1:]):
+            rows = [rows[0], *(row[:-1] for row in rows[1:])]
+        else:
+            rows = [["", *rows[0]], *rows[1:]]
+        n_cells = len(rows[0])
     wrong = [number for number, row in enumerate(rows, 1) if len(row) > n_cells]
-    if rows is unquoted and '"' in text and quotes is None:
+    if best == len(readings) - 1 and quotes is None and '"' in text and readings[best] is unquoted:
         # marks around names of columns quote, so that marks within the rows are not text
         wrong += [1] if any(cell.startswith('"') for cell in rows[0]) else []
-    elif rows is not unquoted:
+    elif readings and readings[best] is not unquoted:
         for number, row in enumerate(rows, 1):
             for place, cell in enumerate(row):
                 # a cell of several lines may also be lines of which some are incomplete
@@ -252,9 +259,6 @@ def _plain_cells(text: str, separator: str, path: Path) -> tuple[list[str], pd.D
     """Return the header and the cells of lines in which no quotation mark quotes."""
     first, _, body = text.lstrip("\r\n").partition("\n")
     header = first.rstrip("\r").split(separator)
-    lines = [line for line in body[:100_000].splitlines() if line.strip()]
-    if separator == " " and lines and len(lines[0].split(" ")) == len(header) + 1:
-        header = ["", *header]  # write.table of R does not name the column of row names
     places = [str(place) for place in range(len(header))]
     try:
         table = arrow_csv.read_csv(

@@ -391,7 +391,8 @@ def read_answers(
     except FileNotFoundError:
         raise FrameError(f"{file} does not exist; name a table or a folder of logs") from None
     except FrameError as error:
-        raise FrameError(f"{file}: {error}") from None
+        named = str(error).startswith(str(file))
+        raise FrameError(str(error) if named else f"{file}: {error}") from None
     except ImportError as error:
         extra = "pyreadstat" if file.suffix == ".sav" else "openpyxl"
         raise FrameError(
@@ -594,6 +595,7 @@ def _with_persons(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> 
     if person == "rows" or person is None:
         names = pd.Index(np.arange(1, len(table) + 1).astype(str), name="person")
         shape.person = None
+        shape.groups += [name for name in table if name.lower() in PERSONS and name not in taken]
         shape.notes.insert(0, "persons are numbered")
     else:
         refuse(
