@@ -1,9 +1,9 @@
-"""Write the tables of the documentation: ``python docs/tables.py results|speed|on_a_cluster``.
+"""Write the tables of the documentation: ``python docs/tables.py PAGE ...``.
 
 ``results`` writes docs/results.md from the reports at hand, the notebooks' verdicts and how many
 published numbers came out again, and puts the sentences of the verdicts into README's table;
 ``speed`` lists in docs/speed.md what ``make bench`` left in reports/bench/, and ``on_a_cluster``
-computes from it what large jobs cost.
+computes from it what large jobs cost; ``your_reading_experiment`` lists formats and options there.
 """
 
 from __future__ import annotations
@@ -324,6 +324,21 @@ def costs(folder: Path) -> str:
     return "\n".join([*lines, "", workers(folder)]) + "\n"
 
 
+def reading_formats() -> str:
+    """Return tables of the formats of reading studies, and of options that tell columns."""
+    from psychlm import roles
+    from psychlm.corpora import _reading_formats
+
+    lines = ["| format | recognised by | what it never does |", "| --- | --- | --- |"]
+    for form in _reading_formats.FORMATS.values():
+        lines.append(f"| {form.name} | {form.recognised_by} | {form.never} |")
+    lines += ["", "| option | in the shell | what it tells |", "| --- | --- | --- |"]
+    for name in roles.READINGS:
+        metavar, told = roles.OPTIONS[name]
+        lines.append(f"| `{name}` | `--{name.replace('_', '-')} {metavar}` | {told} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write the page that is named on the command line."""
     root, mark = data.root(), "<!-- table -->\n"
@@ -331,6 +346,8 @@ def main() -> None:
         reports = root / "reports"
         if page == "results":
             made = results(reports)
+        elif page == "your_reading_experiment":
+            made = reading_formats()
         else:
             made = {"speed": speed, "on_a_cluster": costs}[page](reports / "bench")
         file = root / "docs" / f"{page}.md"

@@ -350,6 +350,9 @@ def _rows_of_ibex(lines: list[str], path: Path) -> tuple[pd.DataFrame, list[str]
         right_of = dict(
             zip(counts.index[rows_of_pairs], counts.columns[columns_of_pairs], strict=True)
         )
+        if 2 * counts.to_numpy()[rows_of_pairs, columns_of_pairs].sum() <= len(given):
+            said = f"{sorted(counts.index)} cannot be compared with {right!r}, {sorted(counts)}"
+            return table, [f"answers {said}, and are not graded"]
         given = given.map(right_of)
         said = ", ".join(f"{answer!r} = {key!r}" for answer, key in right_of.items())
         notes.append(f"answers are compared with {right!r} so that most agree: {said}")

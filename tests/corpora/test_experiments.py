@@ -12,7 +12,7 @@ from psychlm.corpora import read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 
-SENTENCES = {"1": "The old man, the boat.", "2": "Dogs bark!"}
+SENTENCES = {"1": '"We left," he said.', "2": "Dogs bark!"}
 PEOPLE = ["p1", "p2"]
 
 
@@ -249,7 +249,7 @@ def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(
     corpus = read_experiment(file)
     assert corpus.words["text_id"].unique().tolist() == ["1"]
     assert "4 rows of practice (Bedingung); keep them: filter='Bedingung=*'" in corpus.notes[0]
-    assert "of 14 rows 10 hold words, 0 answers" in corpus.notes[0]
+    assert "of 12 rows 8 hold words, 0 answers" in corpus.notes[0]
     kept = read_experiment(file, filter="Bedingung=*")  # as the note says
     check(kept, study())
     fillers = read_experiment(file, filter="Bedingung=practice")
@@ -258,11 +258,39 @@ def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(
     lab(Bedingung=kind).to_csv(file, index=False)
     note = next(n for n in read_experiment(file, filter="Bedingung=*").notes if "filler" in n)
     told = note.partition("without them: filter='")[2].removesuffix("'")
-    assert read_experiment(file, filter=told).readings["self_paced_ms"].min() == 305
+    assert read_experiment(file, filter=told).readings["self_paced_ms"].min() == 304
     with pytest.raises(FrameError, match="no word has Bedingung = x; there are"):
         read_experiment(file, filter="Bedingung=x")
     with pytest.raises(FrameError, match="there is no column 'Art'; the file has Subject"):
         read_experiment(file, filter="Art=x")
+
+
+def test_answers_of_pcibex_belong_to_the_text_before_them_and_practice_goes_with_its_answers(
+    tmp_path,
+):
+    """ "yes" answers the key F, which is right in two of three trials that are no practice."""
+    head = ["Results reception time", "MD5 hash of participant's IP address", "Label"]
+    head += ["PennElementType", "Parameter", "Value", "correct_answer", "Reading time", "Sentence"]
+    lines = [f"# {n}. {name}." for n, name in enumerate(head, 1)]
+    lines[-1] = "# 9. Sentence (or sentence MD5)."
+    for n, (label, answer) in enumerate(
+        [("practice", "yes"), ("test", "yes"), ("test", "no"), ("filler", "yes")]
+    ):
+        before = f"17,ab,{label}"
+        lines += [f"{before},Controller-DashedSentence,{k},w{k},F,{300 + k},s{n}" for k in (1, 2)]
+        lines.append(f"{before},Selector,Selection,{answer},F")
+        lines.append(f"{before},PennController,_Trial_,End,F")
+    (tmp_path / "results").write_text("\n".join(["#", *lines]))
+    corpus = read_experiment(tmp_path / "results")
+    assert corpus.questions.to_numpy().tolist() == [
+        ["17-ab", "s1", 1.0], ["17-ab", "s2", 0.0], ["17-ab", "s3", 1.0]
+    ]  # fmt: skip
+    # 16 rows: 6 words, 3 answers, 2 words and 1 answer of practice, 4 others
+    assert "of 16 rows 6 hold words, 3 answers" in corpus.notes[0]
+    assert "left out: 3 rows of practice" in corpus.notes[0]
+    assert "4 rows that are neither" in corpus.notes[0]
+    everything = read_experiment(tmp_path / "results", filter="Label=*")
+    assert everything.accuracy.to_dict() == {"17-ab": 0.75}
 
 
 def test_versions_of_an_item_are_texts_of_their_own(tmp_path):
