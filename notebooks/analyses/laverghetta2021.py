@@ -172,17 +172,20 @@ def agreement_by_rank(
 
 
 def draw_versions(versions: pd.DataFrame) -> Axes:
-    """Draw the cells of Table 3 (rows) by the treatment of infinite difficulties (columns)."""
-    _, ax = plt.subplots(figsize=(6.5, 4))
-    for (name, values), marker in zip(versions.items(), "os^x", strict=True):
-        ax.plot(values, range(len(versions)), marker, ms=5, label=name)
+    """Draw the cells of Table 3 (rows) by the treatment of infinite difficulties (columns);
+    ``published`` is a ring."""
+    figure, ax = plt.subplots(figsize=(6.5, 4.2))
+    places = range(len(versions))
+    for name, marker in {"own": "o", "prior": "s", "ltm": "^"}.items():
+        ax.plot(versions[name], places, marker, ms=5, label=name)
+    ax.plot(versions["published"], places, "o", mfc="none", mec="black", ms=9, label="published")
     ax.axvline(0, color="#444444", lw=0.8)
     cells = [f"{code}, {plots.model_name(name)}s" for code, name in versions.index]
     ax.set_yticks(range(len(versions)), cells, fontsize=8)
     ax.set_ylim(len(versions) - 0.5, -0.5)
     ax.set_xlabel("correlation of Rasch difficulties with people's")
     ax.set_title("Table 3 by the treatment of items without a finite difficulty")
-    ax.legend()
+    figure.legend(loc="outside lower center", ncol=4)
     return ax
 
 
