@@ -25,13 +25,21 @@ WORDS: dict[str, Callable[[], pd.DataFrame]] = {
     "provo": lambda: reading_times.provo().words,
     "sap2024": lambda: reading_times.sap().words,
 }
+
+
+def without_outer_space(items: pd.DataFrame) -> pd.DataFrame:
+    """Return items without white space around choices, which 118 items of PIQA have."""
+    stripped = items["choices"].map(lambda texts: [text.strip() for text in texts])
+    return items.assign(choices=stripped)
+
+
 BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "OpenBookQA": lambda: read_arc("mcqa/openbookqa/test"),
     "ARC-Easy": lambda: read_arc("mcqa/arc/ARC-Easy-Test"),
     "ARC-Challenge": lambda: read_arc("mcqa/arc/ARC-Challenge-Test"),
     "SciQ": lambda: read_items("mcqa/sciq/test"),
     "HellaSwag": lambda: read_items("mcqa/hellaswag/hellaswag_val_full"),
-    "PIQA": lambda: read_items("mcqa/piqa/valid"),
+    "PIQA": lambda: without_outer_space(read_items("mcqa/piqa/valid")),
     "Social IQA": lambda: read_items("mcqa/socialiqa/dev"),
     "GLUE diagnostic": lambda: read_items("mcqa/ax_b"),
     "Abductive NLI": lambda: read_items("mcqa/alphanli/alphanli-train-dev#dev.jsonl"),

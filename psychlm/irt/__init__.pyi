@@ -9,6 +9,7 @@ from . import (
     linking as linking,
     model_tables as model_tables,
     priors as priors,
+    raters as raters,
     response_functions as response_functions,
     result as result,
     scoring as scoring,
@@ -54,6 +55,7 @@ from .item_fit import (
 from .linking import link as link, linking_constants as linking_constants
 from .model_tables import ModelTables as ModelTables
 from .priors import Beta as Beta, LogNormal as LogNormal, Normal as Normal
+from .raters import RaterFit as RaterFit, fit_raters as fit_raters
 from .result import IRTFit as IRTFit, IRTWarning as IRTWarning
 from .scoring import score as score
 from .selection import (

@@ -16,6 +16,7 @@ from .choices import (
     ItemTaker as ItemTaker,
     choice_logprobs as choice_logprobs,
     confidences as confidences,
+    draw_responses as draw_responses,
     evaluate as evaluate,
     grade as grade,
     predictions as predictions,

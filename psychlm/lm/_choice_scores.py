@@ -81,18 +81,25 @@ def score_items(
         seconds = items.get("hypothesis", pd.Series(None, items.index, dtype=object))
         seconds = seconds.where(seconds.map(lambda text: isinstance(text, str)), None)
         rows = zip(ids, items["prompt"], items["choices"].map(tuple), seconds, strict=True)
-        scores = score([Question(*row) for row in rows])
+        questions = [Question(*row) for row in rows]
+        scores = score(questions)
         values, start = [one[:, NATS] for one in scores], None
     else:
-        filled = fill_prompts(items, prompt)
-        questions = [Question(i, *row[:2]) for i, row in zip(ids, filled, strict=True)]
-        scores, start = score(questions), scoring_options(model, how["bos"]).bos
+        filled = fill_prompts(items, prompt, model.tokenizer)
+        start = scoring_options(model, how["bos"]).bos
+        # A chat template may write the token that is put before every text.
+        written = [before.removeprefix(start or "") for before, _, _ in filled]
+        choices = [added for _, added, _ in filled]
+        questions = [Question(*row) for row in zip(ids, written, choices, strict=True)]
+        scores = score(questions)
         values = [one[:, NATS] for one in scores]
         if normalise == "token":
             values = [one[:, NATS] / one[:, N_TOKENS] for one in scores]
-        elif normalise == "character":  # without the space before a choice
-            lengths = [np.array([len(c.strip()) for c in q.choices]) for q in questions]
-            values = [nats / n for nats, n in zip(values, lengths, strict=True)]
+        elif normalise in ("character", "byte"):  # without the white space before a choice
+            for row, q in enumerate(questions):
+                texts = [choice.strip() for choice in q.choices]
+                read = [text.encode() if normalise == "byte" else text for text in texts]
+                values[row] = values[row] / np.array([len(text) for text in read])
         elif normalise == "unconditional":  # minus the log-probability after a neutral prompt
             neutral = [(after, choice) for _, choices, after in filled for choice in choices]
             bare = {pair: Question(pair[1].strip(), pair[0], (pair[1],)) for pair in neutral}
@@ -108,6 +115,10 @@ def score_items(
     marks = {"truncated": TRUNCATED, "unknown": UNKNOWN_TOKENS, "joined": JOINED}
     for name, column in marks.items():
         table.attrs[name] = [i for i, r in zip(ids, scores, strict=True) if r[:, column].any()]
+    if model.kind not in HEADS:
+        table.attrs["spaced"] = [
+            q.item for q in questions if any("  " in q.prompt[-1:] + c[:2] for c in q.choices)
+        ]
     return table
 
 
@@ -447,20 +458,32 @@ def _split(
     """Return the tokens of each prompt and choice, split between both, and where one joins them.
 
     As in lm-evaluation-harness, a prompt has the tokens that it has by itself, and a choice those
-    of the whole text from that number on. So a token that joins both (the tokenizer reads "(" and
-    "A)" as "(A" and ")") leaves the choice with what follows the token. A masked model has read
+    of the whole text from that number on. White space at the end of the prompt is the prompt's as
+    far as it has tokens of its own there (a new line; the harness counts these as well, alike for
+    all choices), else the choice's (a space). So a token that joins both (the tokenizer reads "("
+    and "A)" as "(A" and ")") leaves the choice with what follows the token. A masked model has read
     the text as a whole: there the token belongs to the choice. ``n_before`` counts the words of
     each prompt.
     """
     tokens = tokenize(texts, model.tokenizer)
-    alone = {prompt: _document(prompt, "") for prompt in prompts}
+    # The prompt with all of its white space at the end, and with ever less of it.
+    shorter = {
+        prompt: [prompt[:n] for n in range(len(prompt), len(prompt.rstrip()) - 1, -1)]
+        if prompt.strip()
+        else [""]
+        for prompt in prompts
+    }
+    alone = {text: _document(text, "") for texts_of in shorter.values() for text in texts_of}
     tokens_alone = dict(zip(alone, tokenize(list(alone.values()), model.tokenizer), strict=True))
     joined = np.zeros(len(tokens), dtype=bool)
     for i, (whole, prompt) in enumerate(zip(tokens, prompts, strict=True)):
-        before = tokens_alone[prompt]
-        n = len(before.ids)
-        joined[i] = not np.array_equal(whole.ids[:n], before.ids)
-        if joined[i] and not READINGS[model.kind].masks:
+        for text in shorter[prompt]:
+            before = tokens_alone[text]
+            n = len(before.ids)
+            joined[i] = not np.array_equal(whole.ids[:n], before.ids)
+            if not joined[i]:
+                break
+        if not READINGS[model.kind].masks:
             word = np.append(before.word, np.maximum(whole.word[n:], n_before[i]))
             tokens[i] = replace(whole, ids=np.append(before.ids, whole.ids[n:]), word=word)
     return tokens, joined

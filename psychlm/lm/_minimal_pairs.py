@@ -9,14 +9,14 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from psychlm.corpora.item_banks import read_records
 from psychlm.frames import FrameError, format_names
-from psychlm.lm._errors import ModelError
+from psychlm.lm._errors import ModelError, check_option
 from psychlm.lm._load import named_models
 from psychlm.lm._surprisal import surprisal
 from psychlm.lm.tokens import TOKENLESS, UNKNOWN
@@ -26,15 +26,17 @@ from psychlm.lm.tokens import TOKENLESS, UNKNOWN
 class MinimalPairs:
     """What models prefer in minimal pairs."""
 
-    # the pairs given, once for each model: model, good_bits and bad_bits (sums over a sentence),
-    # and correct: 1 where the good sentence has fewer bits, 0.5 for a tie
+    # the pairs given, once for each model: model, good_bits and bad_bits (sums over a sentence, or
+    # divided by its length), and correct: 1 where the good sentence has fewer bits, 0.5 for a tie
     pairs: pd.DataFrame
     # by model and phenomenon: accuracy with Wilson's 95 % interval (low, high), and n; the row
     # "all" holds all pairs of a model
     accuracy: pd.DataFrame
+    normalise: str  # by what the bits of a sentence are divided
 
     def __repr__(self) -> str:
-        return self.accuracy.to_string(float_format="{:.3f}".format)
+        table = self.accuracy.to_string(float_format="{:.3f}".format)
+        return table if self.normalise == "sum" else f"bits by {self.normalise}\n{table}"
 
 
 def read_blimp(source: str | Path) -> pd.DataFrame:
@@ -83,6 +85,7 @@ def minimal_pairs(
     models: Any = "default",
     *,
     by: str = "phenomenon",
+    normalise: Literal["sum", "token", "character", "byte"] = "sum",
     **options: Any,
 ) -> MinimalPairs:
     """Compare the log-probabilities of the two sentences of minimal pairs, by model.
@@ -95,6 +98,8 @@ def minimal_pairs(
         As :func:`psychlm.lm.surprisals` takes them.
     by : str
         Column of ``pairs`` by which accuracies are given.
+    normalise : {"sum", "token", "character", "byte"}
+        What of a sentence is compared: its bits, or these by its tokens, characters or UTF-8 bytes.
     **options
         Of :func:`psychlm.lm.surprisal`.
 
@@ -118,13 +123,20 @@ def minimal_pairs(
         )
     if table[by].eq("all").any():
         raise FrameError(f"{by} is 'all' for some pairs, which names the row of all pairs; rename")
+    check_option("normalise", normalise, ("sum", "token", "character", "byte"))
     models = named_models(models)
     # Score the good and the bad sentences of all pairs in one call for each model.
     texts = {f"{side}-{i}": text for side in ("good", "bad") for i, text in enumerate(table[side])}
     parts = []
     for name, model in models.items():
         scored = surprisal(texts, model, unit="sentence", correction=None, **options)
-        bits = scored.set_index("text_id")["surprisal_bits"].loc[list(texts)].to_numpy()
+        rows = scored.set_index("text_id").loc[list(texts)]
+        bits = rows["surprisal_bits"].to_numpy()
+        if normalise == "token":
+            bits = bits / rows["n_tokens"].to_numpy()
+        elif normalise != "sum":
+            read = [t.encode() if normalise == "byte" else t for t in texts.values()]
+            bits = bits / np.array([len(text) for text in read])
         if np.isnan(bits).any():
             lost = scored.loc[scored["surprisal_bits"].isna()]
             raise ModelError(
@@ -149,4 +161,4 @@ def minimal_pairs(
     accuracy = groups.agg(accuracy="mean", n="size").rename_axis(["model", by])
     low, high = proportion_confint(groups.sum(), accuracy["n"], method="wilson")
     accuracy = accuracy.assign(low=low, high=high)[["accuracy", "low", "high", "n"]]
-    return MinimalPairs(graded, accuracy.loc[list(models)])
+    return MinimalPairs(graded, accuracy.loc[list(models)], normalise)

@@ -17,6 +17,7 @@ grades. A warning counts the ties.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -28,7 +29,15 @@ from scipy.special import softmax
 
 from psychlm.cluster import run_pieces
 from psychlm.device import Device
-from psychlm.frames import FrameError, check_items, check_responses, format_names, refuse
+from psychlm.frames import (
+    FrameError,
+    Repeated,
+    check_items,
+    check_responses,
+    format_names,
+    mean_responses,
+    refuse,
+)
 from psychlm.lm._errors import check_limit, check_option
 from psychlm.lm._load import HEADS, LanguageModel, load_named, named_models
 
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
 
     from psychlm.lm.prompts import Prompt
 
-Normalise = Literal["sum", "token", "character", "unconditional"]
+Normalise = Literal["sum", "token", "character", "byte", "unconditional"]
 
 
 def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
@@ -159,11 +168,13 @@ def choice_logprobs(
         as a pair.
     model : LanguageModel, str or Path
         What :func:`psychlm.lm.load` returns, or takes (on ``device``).
-    normalise : {"sum", "token", "character", "unconditional"}
+    normalise : {"sum", "token", "character", "byte", "unconditional"}
         Score of a choice by a language model: the log-probability of its tokens; that divided by
-        their number, or by its characters; or minus its log-probability after a neutral prompt
-        (Brown et al. 2020, section 2.4; Holtzman et al. 2021, domain-conditional PMI). Classifiers
-        and multiple-choice heads give one probability per choice, which is not normalised further.
+        their number, or by its characters or UTF-8 bytes without white space around it
+        (``acc_norm`` and ``acc_bytes`` of lm-evaluation-harness); or minus its log-probability
+        after a neutral prompt (Brown et al. 2020, section 2.4; Holtzman et al. 2021,
+        domain-conditional PMI). Classifiers and multiple-choice heads give one probability per
+        choice, which is not normalised further.
     prompt : str or Prompt
         How an item is put to a language model: see :func:`psychlm.lm.prompts.fill_prompts`.
     bos : str, optional
@@ -181,9 +192,10 @@ def choice_logprobs(
         NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
         ``normalise``, ``prompt``, ``bos``, and the items whose prompts were cut to fit the model
         (``truncated``), whose choices hold characters that its tokenizer does not know
-        (``unknown``), or whose prompt and choice it joins in one token (``joined``: as in
-        lm-evaluation-harness, such a choice has the tokens of the whole text that follow those
-        which the prompt has by itself). A warning counts these items.
+        (``unknown``), which have two spaces before a choice (``spaced``), or whose prompt and
+        choice it joins in one token (``joined``: as in lm-evaluation-harness, such a choice has the
+        tokens of the whole text that follow those which the prompt has by itself). A warning counts
+        these items.
 
     Raises
     ------
@@ -196,7 +208,7 @@ def choice_logprobs(
     Examples
     --------
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["The old man"], "answer": [0]})
-    >>> items["choices"] = [[" sat down.", " of of of."]]
+    >>> items["choices"] = [["sat down.", "of of of."]]
     >>> scores = choice_logprobs(items, "default", cache=False)
     >>> scores.shape, bool((scores < 0).all(axis=None))
     ((1, 2), True)
@@ -215,11 +227,13 @@ def choice_logprobs(
         "truncated": f"are longer than {model.name} takes ({model.context_tokens} tokens), and "
         f"lost their {end}",
         "unknown": f"have choices with characters that the tokenizer of {model.name} does not know",
+        "spaced": "have two spaces before a choice, one of their own beside the prompt's, "
+        "and are scored as written",
         "joined": f"have a choice that the tokenizer of {model.name} joins with the prompt in one "
         "token (begin choices with a space)",
     }
     for name, reason in reasons.items():
-        if marked := scores.attrs[name]:
+        if marked := scores.attrs.get(name):
             warnings.warn(
                 f"{len(marked)} of {len(items)} items {reason}: {format_names(marked)}",
                 RuntimeWarning,
@@ -236,13 +250,14 @@ class Evaluation:
     # NaN where an item has fewer choices
     logprobs: pd.DataFrame
     predictions: pd.DataFrame  # persons x items: the choice with the highest score, 0-based
-    responses: pd.DataFrame  # persons x items: 1 where it is the answer, else 0
+    # persons x items: 1 where it is the answer, else 0; of drawn answers a frames.Repeated
+    responses: Any
     # by person: accuracy, truncated (prompts that were cut to fit the model), and how it was asked:
     # model, revision, normalise, prompt, bos
     persons: pd.DataFrame
 
     def __repr__(self) -> str:
-        n_models, n_items = self.responses.shape
+        n_models, n_items = self.predictions.shape
         head = f"Evaluation of {n_models} models on {n_items} items"
         return f"{head}\n{self.persons[['accuracy', 'truncated']].to_string()}"
 
@@ -253,6 +268,9 @@ def evaluate(
     *,
     items_at_once: int | None = None,
     client: Client | str | None = None,
+    samples: int | None = None,
+    temperature: float = 1.0,
+    rng: int | np.random.Generator = 0,
     **options: Any,
 ) -> Evaluation:
     """Let models choose among the choices of items, and grade them, here or on a cluster; one model
@@ -269,6 +287,9 @@ def evaluate(
         How many items of a model are scored together, by one worker; all unless given.
     client : distributed.Client or str, optional
         As in :func:`surprisals`.
+    samples, temperature, rng : int, float, and int or Generator
+        Draw so many answers to each item from the probabilities of its choices, those that scores
+        divided by the temperature have: ``responses`` are then :class:`psychlm.frames.Repeated`.
     **options
         Of :func:`choice_logprobs`.
 
@@ -280,12 +301,15 @@ def evaluate(
     Examples
     --------
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["The old man"], "answer": [0]})
-    >>> items["choices"] = [[" sat down.", " of of of."]]
+    >>> items["choices"] = [["sat down.", "of of of."]]
     >>> evaluate(items, "default", cache=False).predictions.loc["default", "q1"] in (0, 1)
     True
     """
     items, models = check_items(items), named_models(models, client)
     check_limit("items_at_once", items_at_once, 1)
+    check_limit("samples", samples, 1)
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature}: scores are divided by a number above 0")
     # A piece is a model, and where its items begin.
     size = items_at_once or len(items)
     begins = range(0, len(items), size)
@@ -301,12 +325,49 @@ def evaluate(
         logprobs[person] = pd.concat([scores for scores, _ in parts])
         predicted[person] = predictions(logprobs[person])
     choices = pd.DataFrame(predicted).T.rename_axis("person")
-    responses = choices.eq(items.set_index("item_id")["answer"], axis=1).astype(float)
+    answers = items.set_index("item_id")["answer"]
+    responses: Any = check_responses(choices.eq(answers, axis=1).astype(float))
+    if samples is not None:
+        options = {"temperature": temperature, "rng": rng}
+        responses = draw_responses(logprobs, answers, samples, **options)
     described = pd.DataFrame.from_dict(persons, orient="index").rename_axis("person")
-    described.insert(0, "accuracy", responses.mean(axis=1))
-    return Evaluation(
-        pd.concat(logprobs, names=["person"]), choices, check_responses(responses), described
-    )
+    described.insert(0, "accuracy", mean_responses(responses).mean(axis=1))
+    return Evaluation(pd.concat(logprobs, names=["person"]), choices, responses, described)
+
+
+def draw_responses(
+    logprobs: Mapping[Any, pd.DataFrame],
+    answers: pd.DataFrame | pd.Series,
+    samples: int,
+    *,
+    temperature: float = 1.0,
+    rng: int | np.random.Generator = 0,
+) -> Repeated:
+    """Return how many of the answers that models draw to each item are right.
+
+    Parameters
+    ----------
+    logprobs : mapping from persons to DataFrames, items x choices
+        Scores, as :func:`choice_logprobs` returns them.
+    answers : DataFrame or Series
+        An items frame, or its answers by item.
+    samples, temperature, rng : int, float, and int or Generator
+        As in :func:`evaluate`.
+
+    Examples
+    --------
+    >>> scores = pd.DataFrame([[-0.1, -20.0], [-9.0, -0.2]], index=["q1", "q2"])
+    >>> draw_responses({"m": scores}, pd.Series({"q1": 0, "q2": 0}), 8).correct.loc["m"].tolist()
+    [8.0, 0.0]
+    """
+    rng = np.random.default_rng(rng)
+    right = {}
+    for person, scores in logprobs.items():
+        probability = confidences(scores / temperature).to_numpy()
+        of_answer = probability[np.arange(len(scores)), answer_places(answers, scores)]
+        right[person] = pd.Series(rng.binomial(samples, of_answer), scores.index)
+    correct = pd.DataFrame(right).T
+    return Repeated(correct, correct * 0 + samples)
 
 
 def _score_piece(
@@ -340,7 +401,7 @@ class ItemTaker:
     Examples
     --------
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["The old man"], "answer": [0]})
-    >>> items["choices"] = [[" sat down.", " of of of."]]
+    >>> items["choices"] = [["sat down.", "of of of."]]
     >>> taker = ItemTaker(items, "default", cache=False)
     >>> taker("q1") in (0, 1), taker.n_scored
     (True, 2)

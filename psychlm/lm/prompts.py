@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -96,6 +96,9 @@ def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list
 class Prompt:
     """A text with fields in braces, named after the columns of an items frame.
 
+    The text is scored as it is written: nothing is stripped. Where the tokenizer joins white space
+    at the end of the prompt with the choice it belongs to the choice, as in lm-evaluation-harness.
+
     Attributes
     ----------
     prompt : str
@@ -107,12 +110,15 @@ class Prompt:
         for themselves.
     neutral : str
         A prompt without the item, after which a choice has its unconditional probability.
+    messages : tuple of (role, text), optional
+        Of a chat (:meth:`chat`), what comes before the prompt, which is the user's last message.
     """
 
     prompt: str
     choice: str = " {choice}"
     words: Mapping[str, str] = field(default_factory=dict)
     neutral: str = "Answer:"
+    messages: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
         if "{choice}" not in self.choice:
@@ -121,21 +127,85 @@ class Prompt:
                 f"{self.choice!r}"
             )
 
-    def fill(self, item: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """Return the text before the choice, and what is added to it for each choice."""
+    @classmethod
+    def chat(
+        cls,
+        prompt: str = "{prompt}",
+        *,
+        system: str | None = None,
+        few_shot: pd.DataFrame | None = None,
+        **options: Any,
+    ) -> Prompt:
+        """Return a prompt that is the user's message in a chat, of which a choice is the answer.
+
+        The text is that of the tokenizer's own chat template, with the beginning of an answer; the
+        choice follows it directly.
+
+        Parameters
+        ----------
+        prompt : str
+            The message, with fields.
+        system : str, optional
+            A message of the system before it.
+        few_shot : DataFrame, optional
+            Items whose prompts and right choices stand before it, as messages of both sides.
+        **options
+            ``choice`` (``"{choice}"`` unless given), ``words`` and ``neutral``, also a message.
+
+        Examples
+        --------
+        >>> shots = pd.DataFrame({"prompt": ["2 + 2 =?"], "choices": [["3", "4"]], "answer": [1]})
+        >>> Prompt.chat(system="Answer briefly.", few_shot=shots).messages
+        (('system', 'Answer briefly.'), ('user', '2 + 2 =?'), ('assistant', '4'))
+        """
+        written = cls(prompt, **{"choice": "{choice}", **options})
+        messages = [] if system is None else [("system", system)]
+        for shot in [] if few_shot is None else few_shot.to_dict("records"):
+            before, added = written._written(shot)
+            messages += [("user", before), ("assistant", added[shot["answer"]])]
+        return replace(written, messages=tuple(messages))
+
+    def fill(self, item: Mapping[str, Any], tokenizer: Any = None) -> tuple[str, tuple[str, ...]]:
+        """Return the text before the choice, and what is added to it for each choice.
+
+        A chat takes the tokenizer of the model. White space at the end of its template is scored
+        with the choice, as in lm-evaluation-harness, and is the same for all choices.
+        """
+        before, added = self._written(item)
+        if self.messages is None:
+            return before, added
+        text = self.as_chat(before, tokenizer)
+        stripped = text.rstrip()
+        return stripped, tuple(text[len(stripped) :] + one for one in added)
+
+    def as_chat(self, before: str, tokenizer: Any) -> str:
+        """Return the text before an answer to a message, or, without messages, the text itself."""
+        if self.messages is None:
+            return before
+        if getattr(tokenizer, "chat_template", None) is None:
+            raise ModelError(
+                "a chat takes the chat template of the model's tokenizer, and this one has none; "
+                "choose a model that was trained to chat, or write lm.Prompt('...')"
+            )
+        chat = [
+            {"role": role, "content": text} for role, text in (*self.messages, ("user", before))
+        ]
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+
+    def _written(self, item: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Return prompt and choices with the fields of an item."""
         # an empty cell is no field: "nan" would be read as a word
-        given = {k: v for k, v in item.items() if not (pd.api.types.is_scalar(v) and pd.isna(v))}
-        fields = {k: v.strip() if isinstance(v, str) else v for k, v in given.items()}
+        fields = {k: v for k, v in item.items() if not (pd.api.types.is_scalar(v) and pd.isna(v))}
         by_meaning = {meaning(label): word for label, word in self.words.items()}
-        words = [by_meaning.get(meaning(choice), choice).strip() for choice in item["choices"]]
+        words = [by_meaning.get(meaning(choice), choice) for choice in item["choices"]]
         try:
-            before = self.prompt.format_map(fields).rstrip()
+            before = self.prompt.format_map(fields)
             added = tuple(self.choice.format_map(fields | {"choice": word}) for word in words)
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise FrameError(
                 f"the prompt {self.prompt!r} with {self.choice!r} cannot be filled for item "
                 f"{item.get('item_id')!r} ({error!r}); its fields are columns of the items that "
-                f"are not empty there, {list(given)}, and braces of the text itself are doubled"
+                f"are not empty there, {list(fields)}, and braces of the text itself are doubled"
             ) from None
         return before, added
 
@@ -159,7 +229,7 @@ SENTIMENT = {word for word in SYNONYMS if word.endswith(("negative", "positive")
 
 
 def fill_prompts(
-    items: pd.DataFrame, prompt: str | Prompt = "auto"
+    items: pd.DataFrame, prompt: str | Prompt = "auto", tokenizer: Any = None
 ) -> list[tuple[str, tuple[str, ...], str]]:
     """Return for each item its prompt, what is added for each choice, and its neutral prompt.
 
@@ -167,6 +237,7 @@ def fill_prompts(
     item's column ``template`` names, else one that fits its columns and choices (a hypothesis: NLI;
     words for feelings: sentiment; else a question). A FrameError says that there is no such prompt,
     that it has a field which the items do not have, or asks for other choices than theirs.
+    ``tokenizer`` is that of the model, whose template a chat takes.
     """
     filled = []
     for item in items.to_dict("records"):
@@ -192,5 +263,6 @@ def fill_prompts(
                     f"the prompt {name!r} asks for {list(chosen.words)}; relabel the choices, or "
                     "pass lm.Prompt('...')"
                 )
-        filled.append((*chosen.fill(item), chosen.neutral))
+        neutral = chosen.as_chat(chosen.neutral, tokenizer)
+        filled.append((*chosen.fill(item, tokenizer), neutral))
     return filled

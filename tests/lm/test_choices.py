@@ -223,7 +223,7 @@ def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(q
     with pytest.warns(RuntimeWarning, match=says):
         found = choice_logprobs(long, model)
     assert found.attrs["truncated"] == [11]
-    ids = model.tokenizer(f"Question: {text.strip()}\nAnswer:")["input_ids"]
+    ids = model.tokenizer(f"Question: {text}\nAnswer:")["input_ids"]
     own = [model.tokenizer(f" {choice}")["input_ids"] for choice in questions["choices"][0]]
     before = ids[-(64 - max(map(len, own))) :]
     expected = [last_nats(model, [*before, *end], len(end)).sum() for end in own]
