@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,22 @@ def model(pairs: Path | None, out: Path | None, parameters: Any, **options: Any)
 @click.argument("answers", type=PATH, required=False)
 @click.option("--key", type=FILE, help="The right answers: item, key.")
 @roles.role_options(*roles.ANSWERS)
+@click.option("--reverse", default="", help="Ratings worded the other way, as A1,C4: recoded.")
+@click.option("--scale", default="", help="Mean and sd of reported scores, as 500,100.")
+@click.option("--spreadsheet", is_flag=True, help="Also NAME.xlsx: scores, items, DIF.")
+@click.option("--fast", is_flag=True, help="One model, fewer draws, at most 2,000 persons.")
 @out_option
 @parameter_option
 def test(
-    answers: Path | None, key: Path | None, out: Path | None, parameters: Any, **told: Any
+    answers: Path | None,
+    key: Path | None,
+    reverse: str,
+    scale: str,
+    spreadsheet: bool,
+    fast: bool,
+    out: Path | None,
+    parameters: Any,
+    **told: Any,
 ) -> None:
     """Examine a test: items, reliability, dimensions, models, bias, short forms.
 
@@ -122,6 +135,19 @@ def test(
             values[name] = options.pop(name)
     values["roles"] = options
     name = answers.stem if answers else "lsat6"
+    values["fast"] = fast
+    values["reverse"] = [item.strip() for item in reverse.split(",") if item.strip()]
+    if scale:
+        try:
+            mean, sd = map(float, scale.split(","))
+        except ValueError:
+            raise click.BadParameter(f"--scale {scale}; write mean,sd as 500,100") from None
+        values["scale"] = [mean, sd]
+    if spreadsheet:
+        if find_spec("openpyxl") is None:
+            message = "--spreadsheet needs openpyxl: pip install 'psychlm[tables]'"
+            raise click.ClickException(message)
+        values["spreadsheet"] = f"{target(out, name)}.xlsx"
     write("test", name, values, out, parameters)
 
 

@@ -261,6 +261,46 @@ def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
         return np.where(norms > 0, (a * b).sum(axis=-1) / norms, np.nan)
 
 
+def pairwise_covariances(values: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+    """Return covariances of columns among the rows that have both, and the numbers of these rows.
+
+    NaN where fewer than two rows have both. Products of matrices, (n_columns, n_columns).
+
+    >>> pairwise_covariances(np.array([[1, 2], [2, 4], [3, np.nan]]))[0].tolist()
+    [[1.0, 1.0], [1.0, 2.0]]
+    """
+    answered = (~np.isnan(values)).astype(float)
+    n = answered.T @ answered
+    # Deviations from the means of columns, which lose no digits in the products.
+    centred = np.nan_to_num(values - np.nansum(values, axis=0) / np.maximum(n.diagonal(), 1))
+    sums = centred.T @ answered  # of column i among the rows that have column j
+    with np.errstate(divide="ignore", invalid="ignore"):
+        covariances = (centred.T @ centred - sums * sums.T / n) / (n - 1)
+    return np.where(n > 1, covariances, np.nan), n
+
+
+def pairwise_correlations(
+    values: NDArray[np.float64], min_rows: int = 2
+) -> tuple[NDArray, NDArray]:
+    """Return correlations of columns among the rows that have both, and the numbers of these rows.
+
+    NaN where fewer than ``min_rows`` rows have both, or one of the two does not vary among them.
+
+    >>> pairwise_correlations(np.array([[1, 2], [2, 4], [3, np.nan]]))[0][0, 1].round(6)
+    np.float64(1.0)
+    """
+    covariances, n = pairwise_covariances(values)
+    answered = (~np.isnan(values)).astype(float)
+    centred = np.nan_to_num(values - np.nansum(values, axis=0) / np.maximum(n.diagonal(), 1))
+    sums = centred.T @ answered
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # The variance of column i among the rows that have column j.
+        variances = ((centred**2).T @ answered - sums**2 / n) / (n - 1)
+        scale = np.sqrt(variances * variances.T)
+        known = (n >= min_rows) & (scale > 1e-12)
+        return np.where(known, covariances / scale, np.nan), n
+
+
 def holm(p: ArrayLike) -> Any:
     """Return p-values adjusted by Holm (1979), which bounds the chance of any false finding.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,17 @@ def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: boo
         frame.to_csv(part, index=False, sep=separator)
         if b"\r" in part.read_bytes():  # which ends a row, unless its cell is quoted
             frame.to_csv(part, index=False, sep=separator, quoting=csv.QUOTE_NONNUMERIC)
+
+
+def write_workbook(sheets: Mapping[str, pd.DataFrame], out: Path) -> None:
+    """Write tables with their indices as the sheets of one .xlsx file, none of them a formula."""
+    import pandas as pd
+
+    with data.atomic_write(out) as part, pd.ExcelWriter(part, engine="openpyxl") as book:
+        for name, table in sheets.items():
+            plain = table.reset_index().map(escaped)
+            plain = plain.rename(columns=lambda column: escaped(str(column)))
+            plain.to_excel(book, sheet_name=re.sub(r"[][*:?/\\]", " ", name)[:31], index=False)
 
 
 def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = False) -> None:

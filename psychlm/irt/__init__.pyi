@@ -41,6 +41,7 @@ from .dimensionality import (
     eigenvalues as eigenvalues,
     likelihood_ratio as likelihood_ratio,
     parallel_analysis as parallel_analysis,
+    polychoric as polychoric,
     rotate as rotate,
     tetrachoric as tetrachoric,
     two_factor as two_factor,
@@ -50,7 +51,9 @@ from .item_fit import (
     ld_x2 as ld_x2,
     person_fit as person_fit,
     q3 as q3,
+    q3_cut as q3_cut,
     s_x2 as s_x2,
+    sum_score_table as sum_score_table,
 )
 from .linking import link as link, linking_constants as linking_constants
 from .model_tables import ModelTables as ModelTables

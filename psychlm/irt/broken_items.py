@@ -15,7 +15,6 @@ there are; p is that of the hypothesis that the effect does not pass the bound.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,10 +28,10 @@ from psychlm import stats
 from psychlm.ctt import item_rest_correlation
 from psychlm.frames import FrameError, Repeated, by_person, check_responses
 from psychlm.irt._fit import fit
-from psychlm.irt.dif import mantel_haenszel
+from psychlm.irt.dif import mantel_haenszel, rest_ability
 from psychlm.irt.item_fit import q3
 from psychlm.irt.priors import LogNormal
-from psychlm.irt.specification import IRTWarning
+from psychlm.irt.result import IRTFit
 
 Array = NDArray[np.float64]
 FAULTS = (
@@ -69,8 +68,8 @@ def flag_items(
         Choices of an item, of which guessing takes one; without it ``only_guessers`` is not tested.
     groups : Series by person, or sequence in the order of persons, optional
         Groups of persons, such as families of models, each of which is compared with all others if
-        it has at least 30 persons; without it ``drift`` is not tested. Only persons who answered
-        every item count there.
+        it has at least 30 persons; without it ``drift`` is not tested. Where responses are missing,
+        persons are matched on the ability that their other answers tell.
 
     Returns
     -------
@@ -82,7 +81,9 @@ def flag_items(
     Notes
     -----
     Abilities are those of a 2PL model of all items, so that many faults at once, or faults in a
-    short test, hide one another. A flag is a reason to read the item, not to remove it.
+    short test, hide one another. Fewer than 30 persons are refused; a pair of items that fewer
+    answered is not tested for ``near_duplicate`` (p is NaN). A flag is a
+    reason to read the item, not to remove it.
 
     Examples
     --------
@@ -103,6 +104,11 @@ def flag_items(
     if responses.shape[1] < 3:
         raise FrameError(
             f"{responses.shape[1]} items were answered in more than one way, and a screen needs 3"
+        )
+    if len(responses) < LEAST_GROUP:
+        raise FrameError(
+            f"{len(responses)} persons, and a screen needs {LEAST_GROUP}: among fewer, items look "
+            "like duplicates by chance"
         )
     model = fit(responses, "2PL", priors={"slope": LogNormal(0, 1)}, standard_errors=False)
     theta = model.score(responses)["theta"].to_numpy()
@@ -141,46 +147,50 @@ def flag_items(
     n_both = (answered.T.astype(float) @ answered)[first, second]
     value = np.clip(residuals[first, second], -1 + 1e-12, 1 - 1e-12)
     p = norm.sf((np.arctanh(value) - np.arctanh(RESIDUAL)) * np.sqrt(np.maximum(n_both - 3, 1)))
+    p[n_both < LEAST_GROUP] = np.nan
     pairs = _rows("near_duplicate", items[first], value, p, items[second])
     turned = pairs.assign(item=items[second], detail=items[first])
     rows.append(_smallest_p(pd.concat([pairs, turned])))
 
     if groups is not None:
-        rows.append(_smallest_p(_drift(responses, by_person(responses.index, groups, "group"))))
+        group = by_person(responses.index, groups, "group")
+        rows.append(_smallest_p(_drift(responses, group, model if not answered.all() else None)))
     flags = pd.concat([table for table in rows if len(table)], ignore_index=True)
     return flags.assign(flagged=flags["p_adjusted"] < ALPHA)
 
 
-def _drift(responses: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+def _drift(responses: pd.DataFrame, group: pd.Series, model: IRTFit | None) -> pd.DataFrame:
     """Test each item in each group of 30 persons or more against all other persons."""
-    complete = responses.notna().all(axis=1)
-    if not complete.all():
-        message = f"drift is tested among the {complete.sum()} of {len(complete)} persons who "
-        warnings.warn(f"{message}answered every item", IRTWarning, stacklevel=3)
-    responses, group = responses[complete], group[complete]
     sizes = group.value_counts()
     tables = [_rows("drift", responses.columns[:0], np.zeros(0), np.zeros(0))]
     for name in sizes.index[(sizes >= LEAST_GROUP) & (sizes <= len(group) - LEAST_GROUP)]:
+        member = group.eq(name)
         table = mantel_haenszel(
-            responses, group.eq(name), reference=False, purify=False, n_strata=N_CLASSES
+            responses, member, reference=False, purify=False, n_strata=N_CLASSES, fit=model
         ).items
         effect = -table["log_odds"].to_numpy()  # above 0: easier for the group
         p = norm.sf((effect - EASIER) / table["se"].to_numpy())
-        for k in np.flatnonzero(np.isinf(effect)):  # one of the two has all right, or all wrong
-            p[k] = _score_p(responses.iloc[:, k], group.eq(name), responses.sum(axis=1))
+        for item in table.index[np.isinf(effect)]:  # one of the two has all right, or all wrong
+            matched = responses.sum(axis=1).to_numpy()
+            if model is not None:
+                others = responses.columns.drop(item)
+                matched = rest_ability(model, responses, member.to_numpy(int), others)[:, 0]
+            answered = responses[item].notna()
+            rows = responses.loc[answered, item], member[answered], matched[answered]
+            p[table.index.get_loc(item)] = _score_p(*rows)
         tables.append(_rows("drift", responses.columns, effect, p, name).dropna(subset="p"))
     drifts = pd.concat(tables)
     return drifts.assign(p_adjusted=stats.holm(drifts["p"]))
 
 
-def _score_p(right: pd.Series, member: pd.Series, score: pd.Series) -> float:
+def _score_p(right: pd.Series, member: pd.Series, ability: Array) -> float:
     """Return p of Mantel's score test that log odds do not pass EASIER, given all margins.
 
     It needs no estimate of the odds, whose error is unknown where they are infinite.
     """
-    edges = np.quantile(score, np.arange(1, N_CLASSES) / N_CLASSES)
+    edges = np.quantile(ability, np.arange(1, N_CLASSES) / N_CLASSES)
     strata = pd.DataFrame({"size": 1, "right": right, "members": member, "both": right * member})
-    margins = strata.groupby(np.searchsorted(edges, score)).sum()
+    margins = strata.groupby(np.searchsorted(edges, ability)).sum()
     size, n_right, n_members, both = margins.to_numpy(int).T
     mean, variance = nchypergeom_fisher.stats(size, n_right, n_members, np.exp(EASIER))
     return float(norm.sf((both.sum() - 0.5 - mean.sum()) / np.sqrt(variance.sum())))

@@ -1,8 +1,9 @@
 r"""Differential item functioning: items harder for one group than for another of the same ability.
 
-Mantel and Haenszel's test and logistic regression compare persons of equal score, on items that are
-right or wrong; likelihood ratios free an item's parameters in one group of a two-group model of any
-form; random effects explain differences by kinds of items.
+Mantel and Haenszel's test and logistic regression compare persons of equal score, or of equal
+ability where not everyone answered every item, in two groups or more; likelihood ratios free an
+item's parameters in one group of a two-group model of any form; random effects explain differences
+by kinds of items.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import xlogy
+from scipy.special import expit, xlogy
 from scipy.stats import chi2, norm
 
 from psychlm.frames import FrameError, check_responses, format_names, refuse
-from psychlm.irt._fit import fit
+from psychlm.irt._fit import fit as fit_model
 from psychlm.irt.explanatory import BOUNDARY_SD, fit_difficulties
-from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
-from psychlm.irt.priors import Prior
+from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
+from psychlm.irt.priors import LogNormal, Prior
 from psychlm.irt.response_functions import model_named
 from psychlm.irt.response_matrix import uncompressed
 from psychlm.irt.result import IRTFit
@@ -30,20 +31,30 @@ from psychlm.irt.specification import IRTWarning, check_groups
 from psychlm.stats import holm
 
 ALPHA = 0.05  # level of the tests behind the classes A, B and C
+ETS_CLASSES = ("", "A", "B", "C")  # not tested, negligible, moderate, large
 DELTA_PER_LOGIT = -2.35  # the delta scale of ETS (Holland & Thayer 1988)
 MAX_ROUNDS = 10  # of purification
+N_CLASSES = 20  # of ability, among which persons are matched
+LEAST_SD = 0.05  # of ability in a group, logits
+MAX_MOMENT_STEPS = 200  # of EM for the mean and sd of ability in a group
+MOMENT_TOLERANCE = 1e-4  # logits
+MAX_NEWTON_STEPS = 30  # of a regression; separated answers need infinitely many
+MAX_HALVINGS = 20  # of a step
+NEWTON_TOLERANCE = 1e-7
+LIMIT_GAIN = 1e-6  # nats, of the last step to an estimate that is infinite
+SMALLEST = 1e-300  # of a probability
 
 
 @dataclass(frozen=True)
 class MantelHaenszel:
-    """Mantel-Haenszel tests of every item between two groups."""
+    """Mantel-Haenszel tests of every item between groups."""
 
     items: pd.DataFrame  # by item, see mantel_haenszel
-    n_reference: int  # persons who were asked every item
-    n_focal: int
-    n_set_aside: int  # persons who were not, and are left out
+    n_persons: pd.Series  # by group, the reference group first
+    n_left_out: int  # persons without a group
+    matching: str  # what persons of different groups have in common: "score" or "ability"
     n_rounds: int  # of purification; 1 without
-    settled: bool  # whether the last round left the matching score as it was
+    settled: bool  # whether the last round left the matching as it was
 
 
 @dataclass(frozen=True)
@@ -83,17 +94,82 @@ def focal_persons(
     return member == 1
 
 
-def complete_persons(
-    responses: pd.DataFrame, group: pd.Series | Sequence, reference: object
-) -> tuple[np.ndarray, np.ndarray, pd.Index]:
-    """Return the responses of persons who were asked every item, who is focal, and the items."""
-    checked = check_responses(responses)
-    focal = focal_persons(checked.index, group, reference)
-    complete = checked.notna().all(axis=1).to_numpy()
-    is_focal = focal[complete]
-    if is_focal.all() or not is_focal.any():
-        raise FrameError("every person of a group has missing responses; choose complete items")
-    return checked.to_numpy()[complete], is_focal, checked.columns
+def compared_persons(
+    responses: pd.DataFrame, group: pd.Series | Sequence, reference: object, ratings: bool = False
+) -> tuple[pd.DataFrame, list, np.ndarray]:
+    """Return the responses of persons who have a group, the groups' names and persons' numbers.
+
+    Persons whose group is NaN or None are left out, with a warning that names them.
+    """
+    checked = check_responses(responses, ratings=ratings)
+    if not isinstance(group, pd.Series) and len(group) == len(checked):
+        group = pd.Series(np.asarray(group, dtype=object), checked.index)
+    if isinstance(group, pd.Series):
+        without = checked.index.intersection(group.index[group.isna()])
+        if len(without):
+            message = f"{len(without)} of {len(checked)} persons have no group and are left out: "
+            warnings.warn(message + format_names(without), IRTWarning, stacklevel=3)
+            checked = checked.drop(index=without)
+            group = group.dropna()
+    names, member = check_groups(checked.index, group, reference)
+    return checked, names, member
+
+
+def rest_ability(
+    fit: IRTFit, responses: pd.DataFrame, member: np.ndarray, counted: pd.Index
+) -> np.ndarray:
+    r"""Return every person's expected ability by the counted items but each, in logits.
+
+    .. math:: E(\theta \mid x_{-i}) = \frac{\sum_q \theta_q w_q / P_i(x_i \mid \theta_q)}
+              {\sum_q w_q / P_i(x_i \mid \theta_q)}
+
+    with w the posterior given the answers to all counted items. Ability is normal in each group
+    (``member``: the number of every person's), with the mean and standard deviation that make the
+    group's answers most likely, the items being those of ``fit``. Under one common prior expected
+    abilities would be drawn to a mean that is not their group's, and items would seem to differ
+    between groups that differ in ability. Shape (n_persons, n_items).
+    """
+    answers = responses[counted]
+    telling = fit.of_items(counted)
+    posterior = telling.posterior(answers)
+    nodes = posterior.nodes
+    weights = posterior.weights.copy()
+    common = normal_weights(nodes, fit.ability_mean, fit.ability_sd)
+    for number in np.unique(member):
+        of_group = posterior.weights[member == number] / np.maximum(common, SMALLEST)
+        mean = fit.ability_mean
+        sd = fit.ability_sd
+        for _ in range(MAX_MOMENT_STEPS):  # EM for the moments of the group's abilities
+            updated = of_group * normal_weights(nodes, mean, sd)
+            updated /= updated.sum(axis=1, keepdims=True)
+            shares = updated.mean(axis=0)
+            previous = np.array([mean, sd])
+            mean = float(shares @ nodes)
+            sd = max(float(np.sqrt(shares @ (nodes - mean) ** 2)), LEAST_SD)
+            if np.abs(previous - (mean, sd)).max() < MOMENT_TOLERANCE:
+                break
+        weights[member == number] = updated
+    # Expected abilities by all counted items, then without the answer to each of them.
+    ability = np.repeat((weights @ nodes)[:, None], responses.shape[1], axis=1)
+    places = responses.columns.get_indexer(counted)
+    tables = ModelTables.of(telling)
+    categories = tables.response_array(answers)
+    probability = tables.functions.probability_at(nodes)  # (n_counted, n_categories, n_nodes)
+    for k in range(probability.shape[1]):
+        inverse = 1 / np.maximum(probability[:, k], SMALLEST).T
+        without = ((weights * nodes) @ inverse) / (weights @ inverse)
+        ability[:, places] = np.where(categories == k, without, ability[:, places])
+    return ability
+
+
+def _matching_model(checked: pd.DataFrame, fit: IRTFit | None) -> IRTFit | None:
+    """Return the model that gives ability, or None where everybody answered every item."""
+    if fit is None and checked.isna().any(axis=None):
+        varying = checked.loc[:, checked.nunique() > 1]
+        dichotomous = varying.isin((0, 1, np.nan)).all(axis=None)
+        options: dict[str, Any] = {"priors": {"slope": LogNormal(0, 1)}, "standard_errors": False}
+        fit = fit_model(varying, "2PL" if dichotomous else "graded", **options)
+    return fit
 
 
 def mantel_haenszel(
@@ -103,27 +179,33 @@ def mantel_haenszel(
     reference: object = None,
     purify: bool = True,
     n_strata: int | None = None,
+    fit: IRTFit | None = None,
 ) -> MantelHaenszel:
-    r"""Compare the odds of a right response between two groups, among persons of equal score.
+    r"""Compare the odds of a right response between groups, among persons of equal score.
 
     With A, B the right and wrong responses of the reference group in a stratum of T persons, and C,
     D those of the focal group, the common odds ratio is :math:`\sum AD/T \big/ \sum BC/T`; above 1
-    the item favours the reference group.
+    the item favours the reference group. Where everyone answered every item, persons are matched on
+    the sum score; else, or with ``fit``, on 20 classes of the ability that their other answers tell
+    (:func:`rest_ability`). Whoever answered an item counts in its test.
 
     Parameters
     ----------
     responses : DataFrame, shape (n_persons, n_items)
-        Values 0 and 1. Persons with missing responses are set aside and counted.
+        Values 0, 1 or NaN (not asked).
     group : Series indexed by person, or sequence in the order of the responses
-        Two labels, such as "human" and "model".
+        Two labels or more, such as "human" and "model". Persons whose label is NaN are left out,
+        with a warning.
     reference : label, optional
         The reference group; by default the label of the first person.
     purify : bool
-        Leave items of class B or C out of the matching score, but for the studied item (Holland &
-        Thayer 1988), and repeat until the classes stay.
+        Leave items of class B or C out of the matching, but for the studied item (Holland & Thayer
+        1988), and repeat until the classes stay.
     n_strata : int, optional
-        Match on this many classes between quantiles of the score rather than on every score: with
-        more items than persons nearly every score occurs once.
+        Match on this many classes between quantiles of the score or ability rather than on every
+        score: with more items than persons nearly every score occurs once.
+    fit : IRTFit, optional
+        The model that gives ability; a 2PL of these responses unless given.
 
     Returns
     -------
@@ -133,14 +215,20 @@ def mantel_haenszel(
         with continuity correction, ``p``, ``p_adjusted`` (Holm); ``std_p_dif``, the difference
         focal less reference in proportions correct, standardised to the focal group's scores
         (Dorans & Kulick 1986); ``ets``, class A (negligible: \|delta\| < 1 or not significant), C
-        (large: \|delta\| >= 1.5 and significantly above 1) or B; ``n_reference``, ``n_focal``,
-        ``n_strata``: persons and strata in which both groups and both responses occur;
+        (large: \|delta\| >= 1.5 and significantly above 1) or B; ``n_strata`` in which both groups
+        and both responses occur, ``n_used`` persons in them, also by group (``n_used_a``, ...);
         ``in_matching``. NaN (class "") where no such stratum is left.
+
+        Of three groups or more, ``chi2``, ``df`` and ``p`` are those of the generalised test of all
+        groups (Somes 1986, without correction), and each group is compared with the rest:
+        ``log_odds_a`` (above 0: harder for group a), ``se_a``, ``p_a`` and so on; ``ets`` is the
+        furthest class among them, A unless the generalised test is significant.
 
     References
     ----------
     Mantel & Haenszel (1959), Journal of the National Cancer Institute 22, 719-748; Zieky (1993), in
-    Holland & Wainer (eds.), Differential Item Functioning, for the classes.
+    Holland & Wainer (eds.), Differential Item Functioning, for the classes; Somes (1986), The
+    American Statistician 40, 106-108, the generalised test of difR's ``difGMH``.
 
     Examples
     --------
@@ -151,16 +239,31 @@ def mantel_haenszel(
     """
     if n_strata is not None and (n_strata < 2 or n_strata != int(n_strata)):
         raise ValueError(f"n_strata={n_strata} classes; give a whole number of at least 2, or None")
-    x, is_focal, names = complete_persons(responses, group, reference)
-    in_matching, settled, n_rounds = np.ones(x.shape[1], dtype=bool), not purify, 0
+    checked, names, member = compared_persons(responses, group, reference)
+    model = _matching_model(checked, fit)
+    n_classes = n_strata if model is None else n_strata or N_CLASSES
+    x = checked.to_numpy()
+    in_matching = np.ones(x.shape[1], dtype=bool)
+    settled = not purify
+    n_rounds = 0
     while True:
-        # The matching score of every person, with the studied item: (n_persons, n_items).
-        score = x[:, in_matching].sum(axis=1, keepdims=True) + ~in_matching * x
-        strata = score.astype(int)
-        if n_strata is not None:
-            edges = np.quantile(score, np.arange(1, n_strata) / n_strata, axis=0)
-            strata = sum((score > edge for edge in edges), start=np.zeros(score.shape, dtype=int))
-        items = _by_stratum(x, is_focal, strata).set_index(names)
+        # What persons are matched on, by person and item: their score on the matching items and the
+        # studied one, or the ability that their other answers tell.
+        if model is None:
+            matched = x[:, in_matching].sum(axis=1, keepdims=True) + ~in_matching * x
+        else:
+            counted = checked.columns[in_matching].intersection(model.items.index, sort=False)
+            matched = rest_ability(model, checked, member, counted)
+        strata = np.zeros(x.shape, dtype=int)
+        if n_classes is None:
+            strata = matched.astype(int)
+        else:
+            edges = np.nanquantile(
+                np.where(np.isnan(x), np.nan, matched), np.arange(1, n_classes) / n_classes, axis=0
+            )
+            for edge in edges:
+                strata += matched > edge
+        items = _by_stratum(x, member, strata, names).set_index(checked.columns)
         n_rounds += 1
         clean = ~items["ets"].isin(["B", "C"]).to_numpy()
         settled |= bool((clean == in_matching).all())
@@ -173,21 +276,60 @@ def mantel_haenszel(
     items.insert(items.columns.get_loc("p") + 1, "p_adjusted", holm(items["p"]))
     return MantelHaenszel(
         items=items.assign(in_matching=in_matching),
-        n_reference=int((~is_focal).sum()),
-        n_focal=int(is_focal.sum()),
-        n_set_aside=len(responses) - len(x),
+        n_persons=pd.Series(np.bincount(member), names, name="n_persons"),
+        n_left_out=len(responses) - len(x),
+        matching="score" if model is None else "ability",
         n_rounds=n_rounds,
         settled=settled,
     )
 
 
-def _by_stratum(x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray) -> pd.DataFrame:
-    """Return the statistics of every item from its 2 x 2 tables, one for each stratum."""
-    n_items, n_strata = x.shape[1], int(strata.max()) + 1
-    cell = (np.arange(n_items) * n_strata + strata) * 2 + is_focal[:, None]
-    counts = np.bincount((cell * 2 + x.astype(int)).ravel(), minlength=4 * n_items * n_strata)
+def _by_stratum(
+    x: np.ndarray, member: np.ndarray, strata: np.ndarray, names: Sequence
+) -> pd.DataFrame:
+    """Return the statistics of every item from its tables of responses and groups by stratum."""
+    n_items, n_groups, n_strata = x.shape[1], len(names), int(strata.max()) + 1
+    answered = ~np.isnan(x)
+    cell = (np.arange(n_items) * n_strata + strata) * n_groups + member[:, None]
+    cells = (cell[answered] * 2 + x[answered]).astype(int)
+    counts = np.bincount(cells, minlength=2 * n_items * n_strata * n_groups)
+    tables = counts.reshape(n_items, n_strata, n_groups, 2).astype(float)
+    if n_groups == 2:
+        return _two_groups(tables, names)
+    # All groups at once: the right responses of all but the last group, less those expected, by the
+    # inverse of their covariance under no difference (Somes 1986, equations 2 to 4).
+    of_groups = tables.sum(axis=3)
+    right = tables[..., 1].sum(axis=2)
+    size = of_groups.sum(axis=2)
+    share = of_groups / np.maximum(size, 1)[..., None]
+    difference = (tables[..., 1] - share * right[..., None]).sum(axis=1)[:, :-1]
+    scale = right * (size - right) / np.maximum(size - 1, 1)
+    spread = (scale[..., None] * share).sum(axis=1)[:, :, None] * np.eye(n_groups)
+    spread = (spread - np.einsum("is,isg,ish->igh", scale, share, share))[:, :-1, :-1]
+    inverse = np.linalg.pinv(spread, hermitian=True)
+    statistic = np.einsum("ig,igh,ih->i", difference, inverse, difference)
+    df = np.linalg.matrix_rank(spread, hermitian=True)
+    p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
+    result = pd.DataFrame({"chi2": np.where(df > 0, statistic, np.nan), "df": df, "p": p})
+    worst = np.zeros(n_items, dtype=int)
+    for g, name in enumerate(names):
+        rest = tables.sum(axis=2) - tables[:, :, g]
+        alone = _two_groups(np.stack([rest, tables[:, :, g]], axis=2), ["rest", name])
+        worst = np.maximum(worst, alone["ets"].map(list(ETS_CLASSES).index))
+        for column in ("log_odds", "se", "p"):
+            result[f"{column}_{name}"] = alone[column]
+    of_class = np.array(ETS_CLASSES)[worst]
+    result["ets"] = np.where(p < ALPHA, of_class, np.where(np.isnan(p), "", "A"))
+    informative = (size > of_groups.max(axis=2)) & (right > 0) & (right < size)
+    result["n_used"] = (size * informative).sum(axis=1).astype(int)
+    for g, name in enumerate(names):
+        result[f"n_used_{name}"] = (of_groups[..., g] * informative).sum(axis=1).astype(int)
+    return result.assign(n_strata=informative.sum(axis=1))
+
+
+def _two_groups(tables: np.ndarray, names: Sequence) -> pd.DataFrame:
+    """Return the statistics of items from 2 x 2 tables, (n_items, n_strata, group, response)."""
     # Counts a, b (reference right, wrong), c, d (focal right, wrong): each (n_items, n_strata).
-    tables = counts.reshape(n_items, n_strata, 2, 2).astype(float)
     (b, a), (d, c) = tables.transpose(2, 3, 0, 1)
     reference, focal, right, wrong = a + b, c + d, a + c, b + d
     both, size = (reference > 0) & (focal > 0), np.maximum(reference + focal, 1)
@@ -217,36 +359,57 @@ def _by_stratum(x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray) -> pd.D
     large = (magnitude >= 1.5) & beyond_one
     columns["ets"] = np.select([np.isnan(magnitude), negligible, large], ["", "A", "C"], "B")
     informative = both & (right > 0) & (wrong > 0)
-    for name, persons in (("n_reference", reference), ("n_focal", focal), ("n_strata", 1)):
+    counts = {"n_used": size, f"n_used_{names[0]}": reference, f"n_used_{names[1]}": focal}
+    counts["n_strata"] = np.ones_like(size)
+    for name, persons in counts.items():
         columns[name] = (persons * informative).sum(1).astype(int)
     return pd.DataFrame(columns)
 
 
 def dif_logistic(
-    responses: pd.DataFrame, group: pd.Series | Sequence, *, reference: object = None
+    responses: pd.DataFrame,
+    group: pd.Series | Sequence,
+    *,
+    reference: object = None,
+    fit: IRTFit | None = None,
 ) -> pd.DataFrame:
-    r"""Test items between two groups by logistic regression on the score.
+    r"""Test items between groups by logistic regression on score or ability.
 
-    .. math:: \operatorname{logit} P = \beta_0 + \beta_1 score + \beta_2 focal
-              + \beta_3 score \times focal
+    .. math:: \operatorname{logit} P(x \ge k) = \alpha_k + \beta_1 z + \beta_{2g}
+              + \beta_{3g} z
+
+    for persons of group g with the standardised score or ability z; of several categories this is
+    the model of proportional odds. Where everyone answered every item, z is the score; else, or
+    with ``fit``, the ability that the person's other answers tell (:func:`rest_ability`). Whoever
+    answered an item counts in its test.
 
     Parameters
     ----------
-    responses, group, reference
-        As in :func:`mantel_haenszel`. All items count in the score.
+    responses : DataFrame, shape (n_persons, n_items)
+        Values 0 and 1, or ratings; NaN where not asked.
+    group, reference
+        As in :func:`mantel_haenszel`, two groups or more.
+    fit : IRTFit, optional
+        The model that gives ability; a 2PL or a graded model of these responses unless given.
 
     Returns
     -------
     DataFrame, one row per item
-        ``chi2``, ``p`` and ``p_adjusted`` (Holm) of both kinds of DIF together (2 degrees of
-        freedom), ``p_uniform`` (group) and ``p_nonuniform`` (its interaction with the score);
-        ``log_odds`` of the focal group without interaction, and ``se``; ``delta_r2``, the gain in
-        Nagelkerke's R^2, with its ``class``: A (not significant or below 0.035), B or C (at least
-        0.070). NaN where an item is answered alike by all, or separated by the score.
+        ``chi2``, ``df``, ``p`` and ``p_adjusted`` (Holm) of both kinds of DIF together (2 degrees
+        of freedom for each group but one), ``p_uniform`` (group) and ``p_nonuniform`` (its
+        interaction with z); ``log_odds`` of the focal group without interaction, and ``se``;
+        ``delta_r2``, the gain in Nagelkerke's R^2, with its ``class``: A (not significant or below
+        0.035), B or C (at least 0.070); ``n_used`` persons, also by group (``n_used_a``, ...). NaN
+        where an item is answered alike by all, or separated by the score; ``log_odds`` and ``se``
+        also where all of a group answered alike, so that they are infinite. Of
+        three groups or more ``log_odds_a``, ``se_a`` and ``p_a`` compare each group with the rest.
+        ``attrs["matching"]`` is "score" or "ability".
 
     References
     ----------
-    Swaminathan & Rogers (1990), Journal of Educational Measurement 27, 361-370; Jodoin & Gierl
+    Swaminathan & Rogers (1990), Journal of Educational Measurement 27, 361-370; Magis, Raîche,
+    Béland & Gérard (2011), International Journal of Testing 11, 365-386, of several groups; Choi,
+    Gibbons & Crane (2011), Journal of Statistical Software 39(8), of ratings; Jodoin & Gierl
     (2001), Applied Measurement in Education 14, 329-349, for the classes.
 
     Examples
@@ -255,48 +418,119 @@ def dif_logistic(
     >>> dif_logistic(corpora.lsat6(), ["a", "b"] * 500)["class"].tolist()
     ['A', 'A', 'A', 'A', 'A']
     """
-    x, is_focal, items = complete_persons(responses, group, reference)
-    score = x.sum(axis=1)
-    z = (score - score.mean()) / max(score.std(), 1e-12)
-    columns = np.column_stack([np.ones(len(z)), z, is_focal, z * is_focal])
+    checked, names, member = compared_persons(responses, group, reference, ratings=True)
+    model = _matching_model(checked, fit)
+    x = checked.to_numpy()
+    if model is None:
+        matched = np.repeat(x.sum(axis=1, keepdims=True), x.shape[1], axis=1)
+    else:
+        counted = checked.columns.intersection(model.items.index, sort=False)
+        matched = rest_ability(model, checked, member, counted)
     rows = []
-    for answers in x.T:
-        (one, *_), (two, log_odds, se), (both, *_) = (
-            _logistic_regression(columns[:, :n], answers) for n in (2, 3, 4)
+    for i in range(x.shape[1]):
+        answered = ~np.isnan(x[:, i])
+        _, categories = np.unique(x[answered, i], return_inverse=True)
+        z = matched[answered, i]
+        z = (z - z.mean()) / max(z.std(), 1e-12)
+        groups = np.eye(len(names))[member[answered]]
+        focal = groups[:, groups.any(axis=0)][:, 1:]  # of groups who were asked the item
+        one, two, both = (
+            _cumulative_logit(np.column_stack(columns), categories)
+            for columns in ([z], [z, focal], [z, focal, focal * z[:, None]])
         )
-        # Nagelkerke's R^2 of the models without and with the group.
-        share = answers.mean()
-        null = len(x) * (xlogy(share, share) + xlogy(1 - share, 1 - share))
-        scale = 1 - np.exp(2 * null / len(x))
-        r2 = [(1 - np.exp(2 * (null - loglik) / len(x))) / scale for loglik in (one, both)]
-        gains = 2 * np.array([both - one, two - one, both - two])
-        p = chi2.sf(np.maximum(gains, 0.0), [2, 1, 1])
-        rows.append([gains[0], *p, log_odds, se, r2[1] - r2[0]])
-    names = ["chi2", "p", "p_uniform", "p_nonuniform", "log_odds", "se", "delta_r2"]
-    table = pd.DataFrame(rows, items, names)
-    table.insert(2, "p_adjusted", holm(table["p"]))
+        # Nagelkerke's R^2 of the models without and with the groups.
+        share = np.bincount(categories) / len(z)
+        null = len(z) * xlogy(share, share).sum()
+        scale = 1 - np.exp(2 * null / len(z))
+        r2 = [(1 - np.exp(2 * (null - each.loglik) / len(z))) / scale for each in (one, both)]
+        gains = 2 * np.array([both.loglik - one.loglik, two.loglik - one.loglik])
+        gains = np.append(gains, gains[0] - gains[1])
+        df = np.array([2, 1, 1]) * focal.shape[1]
+        p = chi2.sf(np.maximum(gains, 0.0), np.where(df > 0, df, np.nan))
+        row = {"chi2": gains[0], "df": df[0], "p": p[0], "p_uniform": p[1], "p_nonuniform": p[2]}
+        if len(names) == 2:
+            row |= {"log_odds": two.coefficients[-1], "se": two.errors[-1]}
+        for g, name in enumerate(names if len(names) > 2 else []):
+            alone = _cumulative_logit(np.column_stack([z, groups[:, g]]), categories)
+            gain = 2 * max(alone.loglik - one.loglik, 0.0)
+            row |= {f"log_odds_{name}": alone.coefficients[-1], f"se_{name}": alone.errors[-1]}
+            row[f"p_{name}"] = chi2.sf(gain, 1)
+        row |= {"delta_r2": r2[1] - r2[0], "n_used": len(z)}
+        row |= {f"n_used_{n}": int(m) for n, m in zip(names, groups.sum(axis=0), strict=True)}
+        rows.append(row)
+    table = pd.DataFrame(rows, checked.columns)
+    table.insert(3, "p_adjusted", holm(table["p"]))
     gain = table["delta_r2"]
     negligible = ~(table["p"] < ALPHA) | (gain < 0.035)
-    table["class"] = np.select([table["p"].isna(), negligible, gain < 0.070], ["", "A", "B"], "C")
+    classes = np.select([table["p"].isna(), negligible, gain < 0.070], ["", "A", "B"], "C")
+    table.insert(table.columns.get_loc("delta_r2") + 1, "class", classes)
+    table.attrs["matching"] = "score" if model is None else "ability"
     return table
 
 
-def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Return log-likelihood, coefficient and standard error of the last column; NaN if infinite."""
-    from statsmodels.discrete.discrete_model import Logit
-    from statsmodels.tools.sm_exceptions import PerfectSeparationError
+@dataclass(frozen=True)
+class _Regression:
+    """A fitted regression; coefficients and errors are NaN where one would be infinite."""
 
-    model = Logit(y, x)
-    model.raise_on_perfect_prediction = True
-    try:
-        if np.ptp(y) == 0:
-            raise PerfectSeparationError
-        result = model.fit(method="newton", maxiter=50, disp=False, warn_convergence=False)
-    except (PerfectSeparationError, np.linalg.LinAlgError):
-        return np.nan, np.nan, np.nan
-    if not result.mle_retvals["converged"] or not np.isfinite(result.bse).all():
-        return np.nan, np.nan, np.nan
-    return result.llf, result.params[-1], result.bse[-1]
+    loglik: float  # nats; NaN of answers that are fitted perfectly, or all alike
+    coefficients: np.ndarray
+    errors: np.ndarray
+
+
+def _cumulative_logit(x: np.ndarray, y: np.ndarray) -> _Regression:
+    r"""Fit logit P(y >= k) = alpha_k + x b, k = 1, ..., K, by Newton's method.
+
+    With F(k) = P(y >= k), P(y) = F(y) - F(y + 1), F(0) = 1 and F(K + 1) = 0. Of two categories this
+    is logistic regression.
+    """
+    n_steps = int(y.max(initial=0))
+    unknown = np.full(x.shape[1], np.nan)
+    if not n_steps:
+        return _Regression(np.nan, unknown, unknown)
+    # Columns: an intercept of each step, then x; of the lower and the upper step of every answer.
+    steps = np.eye(n_steps + 2)[:, 1:-1]
+    lower = np.column_stack([steps[y], x])
+    upper = np.column_stack([steps[y + 1], x])
+    at_least = 1 - np.cumsum(np.bincount(y) / len(y))[:-1]
+    parameters = np.r_[np.log(at_least / (1 - at_least)), np.zeros(x.shape[1])]
+
+    def curves(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        f_lower = np.where(y > 0, expit(lower @ parameters), 1.0)
+        f_upper = np.where(y < n_steps, expit(upper @ parameters), 0.0)
+        return f_lower, f_upper, np.log(np.maximum(f_lower - f_upper, SMALLEST)).sum()
+
+    f_lower, f_upper, loglik = curves(parameters)
+    gain = np.inf
+    for _ in range(MAX_NEWTON_STEPS):
+        # Derivatives of log P(y) by the two linear predictors: first, and (negative) second ones.
+        p = np.maximum(f_lower - f_upper, SMALLEST)
+        d_lower = f_lower * (1 - f_lower) / p
+        d_upper = -f_upper * (1 - f_upper) / p
+        h_lower = d_lower**2 - d_lower * (1 - 2 * f_lower)
+        h_upper = d_upper**2 - d_upper * (1 - 2 * f_upper)
+        crossed = lower.T @ ((d_lower * d_upper)[:, None] * upper)
+        information = lower.T @ (h_lower[:, None] * lower) + upper.T @ (h_upper[:, None] * upper)
+        information += crossed + crossed.T
+        gradient = lower.T @ d_lower + upper.T @ d_upper
+        try:
+            covariance = np.linalg.inv(information)
+        except np.linalg.LinAlgError:
+            break
+        step = covariance @ gradient
+        for _ in range(MAX_HALVINGS):  # until the log-likelihood does not fall
+            reached = curves(parameters + step)
+            if reached[2] >= loglik - 1e-9:
+                break
+            step = step / 2
+        gain = reached[2] - loglik
+        parameters = parameters + step
+        f_lower, f_upper, loglik = reached
+        if np.abs(step).max() < NEWTON_TOLERANCE:
+            errors = np.sqrt(covariance.diagonal()[n_steps:].clip(0))
+            return _Regression(float(loglik), parameters[n_steps:], errors)
+    # A coefficient runs away: the log-likelihood has a limit, which is 0 of separated answers.
+    has_limit = gain < LIMIT_GAIN and loglik < -LIMIT_GAIN
+    return _Regression(float(loglik) if has_limit else np.nan, unknown, unknown)
 
 
 def dif_likelihood_ratio(
@@ -372,13 +606,13 @@ def dif_likelihood_ratio(
         checked, free = checked.drop(columns=untested), tested
     settings: dict[str, Any] = {"reference": "reference", "priors": priors}
     settings |= {"group": np.where(focal, "focal", "reference"), "standard_errors": False}
-    baseline = fit(checked, model, free=free, **settings)
+    baseline = fit_model(checked, model, free=free, **settings)
 
     def refitted(start: IRTFit) -> dict:
         """Return the model of every tested item, which frees it, or with anchors constrains it."""
         changed = free.drop if anchors is not None else lambda item: free.union([item])
         return {
-            item: fit(checked, model, free=changed(item), start=start, **settings)
+            item: fit_model(checked, model, free=changed(item), start=start, **settings)
             for item in tested
         }
 
@@ -389,7 +623,7 @@ def dif_likelihood_ratio(
     best = max(others.values(), key=lambda other: other.loglik)
     if anchors is not None and best.loglik > baseline.loglik:
         # The baseline may have ended at a local maximum, below that of a model nested in it.
-        again = fit(checked, model, free=free, start=best, **settings)
+        again = fit_model(checked, model, free=free, start=best, **settings)
         baseline = max(baseline, again, key=objective)
         others = {
             item: max(others[item], other, key=objective)

@@ -22,7 +22,9 @@ from psychlm.irt.result import InformationCriteria
 
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially one-dimensional test
 LOGISTIC_TO_NORMAL = 1.702  # slope at which the logistic curve is closest to the normal ogive
-NODES = 48  # Gauss-Legendre; cell probabilities are good to 1e-9 for correlations within +-0.999
+FURTHEST = 37.0  # standard deviations: a cut beyond which no normal variable lies
+# of Gauss and Legendre; cell probabilities are good to 1e-9 for correlations within +-0.999
+NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(48)
 PAIRS_PER_BLOCK = 50_000  # pairs of items computed at once: bounds memory
 FACTOR_NODES = np.linspace(-6, 6, 31)  # of each of two factors; mirt's default
 MAX_STEPS = 500  # of the quasi-Newton method for two factors
@@ -39,78 +41,112 @@ class LikelihoodRatio:
 
 
 def tetrachoric(responses: pd.DataFrame) -> pd.DataFrame:
-    """Return the matrix of tetrachoric correlations between items.
+    """Return the matrix of tetrachoric correlations between items of 0 and 1.
 
-    A right response is a standard normal variable above the item's threshold. Thresholds are taken
-    from the proportions correct; the correlation of a pair is then the one under which the four
-    cells of its 2 x 2 table are most likely (Pearson 1900; the two-step estimator of Olsson 1979,
-    Psychometrika 44, 443-460, equation 17).
-
-    A pair's table counts the persons who answered both, thresholds all who answered the item; an
-    empty cell counts 0.5. Both are defaults of R's ``psych`` (``global=TRUE``).
+    They are :func:`polychoric` correlations of two categories, of which an empty cell counts 0.5, a
+    default of R's ``psych``.
 
     >>> from psychlm import corpora
     >>> float(tetrachoric(corpora.lsat6()).loc["LSAT 1", "LSAT 2"].round(3))
     0.17
     """
-    checked = varying(responses)
-    x, n_items = checked.to_numpy(), checked.shape[1]
+    return polychoric(check_responses(responses))
+
+
+def polychoric(responses: pd.DataFrame) -> pd.DataFrame:
+    """Return the matrix of polychoric correlations between items, of ratings or of 0 and 1.
+
+    An answer is in category k where a standard normal variable lies between thresholds k and k + 1.
+    Thresholds are taken from the shares of all who answered the item; the correlation of a pair is
+    then the one under which the table of the persons who answered both is most likely (Pearson
+    1900; the two-step estimator of Olsson 1979, Psychometrika 44, 443-460, equation 17). R's
+    ``polycor`` and ``lavaan`` give the same; of two items of two categories an empty cell counts
+    0.5, as in ``psych``.
+
+    >>> from psychlm import corpora
+    >>> ratings = corpora.lalor2018_ratings().iloc[:, :2]
+    >>> float(polychoric(ratings).iloc[0, 1].round(3))
+    -0.124
+    """
+    checked = varying(responses, ratings=True)
+    values = checked.to_numpy()
+    n_items = values.shape[1]
+    codes = np.full(values.shape, np.nan)
+    answered = ~np.isnan(values)
+    thresholds = []
+    for item in range(n_items):
+        present = answered[:, item]
+        _, codes[present, item] = np.unique(values[present, item], return_inverse=True)
+        below = np.cumsum(np.bincount(codes[present, item].astype(int)))[:-1] / present.sum()
+        thresholds.append(ndtri(below))
+    n_steps = max(map(len, thresholds))
+    # The distribution's cuts: an end, the item's thresholds, and the other end as often as needed.
+    cuts = np.full((n_items, n_steps + 2), FURTHEST)
+    cuts[:, 0] = -FURTHEST
+    for item, of_item in enumerate(thresholds):
+        cuts[item, 1 : len(of_item) + 1] = of_item
     i, j = np.triu_indices(n_items, 1)
-    tables = pair_tables(x, torch.device("cpu"))[i, :, j, :].reshape(-1, 4).T
-    never = np.flatnonzero(tables.sum(axis=0) == 0)
-    if len(never):
-        a, b = checked.columns[i[never[0]]], checked.columns[j[never[0]]]
-        raise FrameError(
-            f"items {a!r} and {b!r} were never answered by the same person ({len(never)} such "
-            "pairs), so their correlation is unknown; analyse each booklet's items apart"
-        )
-    threshold = -ndtri(np.nanmean(x, axis=0))
-    tables = np.where(tables == 0, 0.5, tables)
+    counts = pair_tables(codes, torch.device("cpu"), n_steps + 1)
     rho = np.eye(n_items)
-    for start in range(0, len(i), PAIRS_PER_BLOCK):
-        pairs = slice(start, start + PAIRS_PER_BLOCK)
-        a, b = i[pairs], j[pairs]
-        rho[a, b] = rho[b, a] = _most_likely(tables[:, pairs], threshold[a], threshold[b])
+    step = max(1, PAIRS_PER_BLOCK // n_steps**2)
+    for start in range(0, len(i), step):
+        a = i[start : start + step]
+        b = j[start : start + step]
+        tables = counts[a, :, b, :]
+        never = np.flatnonzero(tables.sum((1, 2)) == 0)
+        if len(never):
+            names = checked.columns[a[never[0]]], checked.columns[b[never[0]]]
+            raise FrameError(
+                f"items {names[0]!r} and {names[1]!r} were never answered by the same person, so "
+                "their correlation is unknown; analyse each booklet's items apart"
+            )
+        if n_steps == 1:
+            tables = np.where(tables == 0, 0.5, tables)
+        rho[a, b] = rho[b, a] = _most_likely(tables, cuts[a], cuts[b])
     return pd.DataFrame(rho, index=checked.columns, columns=checked.columns)
 
 
 def _most_likely(tables: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Return the correlation at which each 2 x 2 table is most likely, given thresholds h and k.
+    """Return the correlation at which each table (n_pairs, k, k) is most likely, given its cuts.
 
-    On the arcsine scale t of the correlation, the derivative of the log-likelihood has the sign of
-    n00/p00 + n11/p11 - n01/p01 - n10/p10, which falls in t. Fisher scoring finds its root; a step
-    that leaves the bracket is replaced by bisection.
+    Fisher scoring on the arcsine scale t of the correlation finds the root of the log-likelihood's
+    derivative, sum n_ab p'_ab / p_ab; a step that leaves the bracket is replaced by bisection.
     """
-    low, high, angle = np.full(h.shape, -np.pi / 2), np.full(h.shape, np.pi / 2), np.zeros(h.shape)
-    sign = np.array([1.0, -1.0, -1.0, 1.0])[:, None]
+    low = np.full(len(h), -np.pi / 2)
+    high = np.full(len(h), np.pi / 2)
+    angle = np.zeros(len(h))
+    n = tables.sum((1, 2))
     for _ in range(80):  # enough to bisect the whole range to the last digit
         p = cell_probabilities(angle, h, k)
-        slope = (sign * tables / p).sum(axis=0)
-        low, high = np.where(slope > 0, angle, low), np.where(slope > 0, high, angle)
-        information = tables.sum(axis=0) * _density(angle, h, k) * (1 / p).sum(axis=0)
+        density = _density(angle[:, None, None], h[:, :, None], k[:, None, :])
+        by_angle = np.diff(np.diff(density, axis=1), axis=2)
+        slope = (tables * by_angle / p).sum((1, 2))
+        low = np.where(slope > 0, angle, low)
+        high = np.where(slope > 0, high, angle)
         with np.errstate(divide="ignore", invalid="ignore"):
-            step = angle + slope / information
+            step = angle + slope / (n * (by_angle**2 / p).sum((1, 2)))
         inside = (step > low) & (step < high)
-        previous, angle = angle, np.where(inside, step, (low + high) / 2)
+        previous = angle
+        angle = np.where(inside, step, (low + high) / 2)
         if np.abs(angle - previous).max() < 1e-10:
             break
     return np.sin(angle)
 
 
 def cell_probabilities(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
-    r"""Return quadrant probabilities of bivariate normals with correlation sin(angle), cut at h, k.
+    r"""Return probabilities of cells of bivariate normals with correlation sin(angle).
 
-    .. math:: P(X>h, Y>k) = \Phi(-h)\Phi(-k) + \frac{1}{2\pi}\int_0^{\arcsin\rho}
+    .. math:: P(X<h, Y<k) = \Phi(h)\Phi(k) + \frac{1}{2\pi}\int_0^{\arcsin\rho}
               \exp\!\Big(-\frac{h^2+k^2-2hk\sin t}{2\cos^2 t}\Big)\,dt
 
     (Drezner & Wesolowsky 1990, Journal of Statistical Computation and Simulation 35, 101-107), of
-    (0, 0), (0, 1), (1, 0) and (1, 1); shape (4, n_pairs), at least 1e-300.
+    the cells between neighbouring cuts h and k, (n_pairs, n_cuts); at least 1e-300. Shape (n_pairs,
+    n_cuts - 1, n_cuts - 1).
     """
-    node, weight = np.polynomial.legendre.leggauss(NODES)
-    integral = (weight @ _density(np.multiply.outer((node + 1) / 2, angle), h, k)) * angle / 2
-    margins = [ndtr(h) * ndtr(k), ndtr(h) * ndtr(-k), ndtr(-h) * ndtr(k), ndtr(-h) * ndtr(-k)]
-    cells = [p + sign * integral for p, sign in zip(margins, (1, -1, -1, 1), strict=True)]
-    return np.maximum(np.stack(cells), 1e-300)
+    part = np.multiply.outer((NODES + 1) / 2, angle)[:, :, None, None]
+    integral = np.tensordot(NODE_WEIGHTS, _density(part, h[:, :, None], k[:, None, :]), axes=1)
+    below = ndtr(h)[:, :, None] * ndtr(k)[:, None, :] + integral * angle[:, None, None] / 2
+    return np.maximum(np.diff(np.diff(below, axis=1), axis=2), 1e-300)
 
 
 def _density(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
@@ -121,7 +157,7 @@ def _density(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def eigenvalues(responses: pd.DataFrame) -> pd.Series:
-    """Return the eigenvalues of :func:`tetrachoric`'s matrix, largest first, indexed 1, 2, ...
+    """Return the eigenvalues of :func:`polychoric`'s matrix, largest first, indexed 1, 2, ...
 
     A test is essentially one-dimensional if the first is at least three times the second
     (Slocum-Gori & Zumbo 2011). The last ones may be negative.
@@ -130,7 +166,7 @@ def eigenvalues(responses: pd.DataFrame) -> pd.Series:
     >>> eigenvalues(corpora.lsat6()).round(2).tolist()
     [1.62, 1.0, 0.88, 0.77, 0.73]
     """
-    values = np.linalg.eigvalsh(tetrachoric(responses).to_numpy())[::-1]
+    values = np.linalg.eigvalsh(polychoric(responses).to_numpy())[::-1]
     factors = pd.RangeIndex(1, len(values) + 1, name="factor")
     return pd.Series(values, index=factors, name="eigenvalue")
 
@@ -150,13 +186,14 @@ def parallel_analysis(
     rng: np.random.Generator | int = 0,
 ) -> ParallelAnalysis:
     """Compare eigenvalues with those by chance, when every item's responses are shuffled among the
-    persons who were asked it, ``n_draws`` times (Horn 1965; Buja & Eyuboglu 1992).
+    persons who were asked it, ``n_draws`` times (Horn 1965; Buja & Eyuboglu 1992); also of ratings.
 
     >>> from psychlm import corpora
     >>> parallel_analysis(corpora.lsat6(), n_draws=20).n_factors
     1
     """
-    checked, rng = check_responses(responses), np.random.default_rng(rng)
+    checked = check_responses(responses, ratings=True)
+    rng = np.random.default_rng(rng)
     observed, x = eigenvalues(checked), checked.to_numpy()
     # Rows of each column in the order: asked first; then permuted among themselves.
     asked_first = np.argsort(np.isnan(x), axis=0, kind="stable")
@@ -382,9 +419,9 @@ def likelihood_ratio(
     return LikelihoodRatio(chi2, df, float(chdtrc(df, chi2)))
 
 
-def varying(responses: pd.DataFrame) -> pd.DataFrame:
+def varying(responses: pd.DataFrame, *, ratings: bool = False) -> pd.DataFrame:
     """Return checked responses, refusing items that everyone answered alike."""
-    checked = check_responses(responses)
+    checked = check_responses(responses, ratings=ratings)
     refuse(
         "items",
         constant_items(checked),

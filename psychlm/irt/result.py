@@ -155,6 +155,12 @@ class IRTFit(InformationCriteria):
             alone["estimates"] = estimates
         return replace(self, **alone)
 
+    def of_items(self, items: pd.Index | list) -> IRTFit:
+        """Return the fit as it holds for some of its items, of one group."""
+        self.require_one_group()
+        estimates = None if self.estimates is None else self.estimates.loc[items]
+        return replace(self, items=self.items.loc[items], estimates=estimates, covariance=None)
+
     def probability(self, theta: ArrayLike) -> np.ndarray:
         """Return the probability of every category, (n_theta, n_items, n_categories).
 

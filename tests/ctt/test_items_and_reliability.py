@@ -1,13 +1,15 @@
 """Item statistics and reliability against R's psych (reference files), pandas and statsmodels."""
 
+import json
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import fleiss_kappa as statsmodels_kappa
 
-from psychlm import corpora, ctt
+from psychlm import corpora, ctt, simulate
 from psychlm.frames import FrameError
 
 
@@ -155,8 +157,63 @@ def test_scalability_of_ratings_is_one_for_ordered_ones_and_gaps_change_no_formu
     with_gap = pd.concat([noisy.assign(d=noisy["a"]), pd.DataFrame({"d": [3.0]}, [60])])
     complete = ctt.scalability(noisy.assign(d=noisy["a"]))
     np.testing.assert_allclose(ctt.scalability(with_gap), complete, atol=1e-12)
-    with pytest.raises(FrameError, match="'a' and 'b' do not both vary"):
+    with pytest.raises(FrameError, match="no two items both vary"):
         ctt.scalability(pd.DataFrame({"a": [1, 1], "b": [0, 1]}))
+
+
+def test_omega_and_reverse_keys_equal_psych():
+    """Reference: psych, three group factors and oblimin (reference/classical.py)."""
+    path = Path(__file__).parents[1] / "reference" / "classical.json"
+    expected = json.loads(path.read_text(encoding="utf-8"))
+    ratings = corpora.lalor2018_ratings().iloc[:, :12]
+    turned = ctt.keyed_in_reverse(ratings)
+    # psych marks the items that it turned by a minus after their names, X26707- and so on.
+    minus = [name[1:-1] for name in expected["omega_general_items"] if name.endswith("-")]
+    assert sorted(map(str, turned)) == sorted(minus)
+    ratings[turned] = 4 - ratings[turned]
+    found = ctt.omega(ratings)
+    assert found["total"] == pytest.approx(expected["omega"]["total"], abs=1e-4)
+    assert found["hierarchical"] == pytest.approx(expected["omega"]["hierarchical"], abs=1e-4)
+
+
+def test_omega_of_parallel_items_is_alpha():
+    """Of five parallel items, with one factor, omega total is alpha: k r / (1 + (k - 1) r)."""
+    rng = np.random.default_rng(1)
+    x = pd.DataFrame(rng.normal(size=(20_000, 1)) + rng.normal(size=(20_000, 5)))
+    found = ctt.omega(x)
+    assert found["total"] == pytest.approx(5 * 0.5 / (1 + 4 * 0.5), abs=0.01)
+    assert np.isnan(found["hierarchical"])
+
+
+def test_scalability_counts_the_pairs_that_it_rests_on():
+    rng = np.random.default_rng(7)
+    x = simulate.responses(rng.normal(size=300), simulate.items(6, rng), rng)
+    forms = x.copy()
+    forms.iloc[:150, 4:] = np.nan
+    forms.iloc[150:, :2] = np.nan  # items 1 and 2 never meet 5 and 6
+    found = ctt.scalability(forms)
+    assert found.attrs["n_pairs"] == 15 - 4
+    apart = [ctt.scalability(forms.iloc[:150, :4]), ctt.scalability(forms.iloc[150:, 2:])]
+    assert min(h["scale"] for h in apart) - 0.1 < found["scale"]
+    assert found["scale"] < max(h["scale"] for h in apart) + 0.1
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_the_interval_of_alpha_is_that_of_a_bootstrap_over_persons(missing):
+    """References: Feldt's F (complete) and 2,000 resamples (missing)."""
+    rng = np.random.default_rng(3)
+    x = simulate.responses(rng.normal(size=300), simulate.items(12, rng), rng, missing=missing)
+    low, high = ctt.alpha_interval(x)
+    rows = rng.integers(300, size=(2000, 300))
+    draws = [ctt.cronbach_alpha(x.iloc[row].reset_index(drop=True)) for row in rows]
+    assert [low, high] == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.02)
+
+
+def test_alpha_if_deleted_is_alpha_of_the_other_items():
+    rng = np.random.default_rng(5)
+    x = simulate.responses(rng.normal(size=80), simulate.items(7, rng), rng, missing=0.2)
+    expected = [ctt.cronbach_alpha(x.drop(columns=item)) for item in x]
+    np.testing.assert_allclose(ctt.alpha_if_deleted(x), expected)
 
 
 def test_choices_are_counted_and_the_key_that_the_able_reject_is_suspect():

@@ -118,16 +118,29 @@ def test_an_item_that_only_a_group_always_solves_drifts():
     assert flags.loc["item-04", ["effect", "detail"]].tolist() == [np.inf, "a"]
 
 
-def test_persons_with_gaps_are_left_out_of_the_drift_with_a_warning():
+def test_persons_with_gaps_count_in_the_drift_of_the_items_that_they_answered():
     rng = np.random.default_rng(1)
-    answers = simulate.responses(rng.normal(size=300), simulate.items(10, rng), rng)
-    group = pd.Series(np.arange(300) % 2, answers.index)
-    gaps = answers.copy()
-    gaps.iloc[:100, 0] = np.nan
-    with pytest.warns(irt.IRTWarning, match="among the 200 of 300 persons"):
-        found = irt.flag_items(gaps, groups=group)
-    complete = irt.flag_items(answers.iloc[100:], groups=group)
-    drifts = [each.query("fault == 'drift'").reset_index(drop=True) for each in (found, complete)]
-    pd.testing.assert_frame_equal(*drifts)
+    answers = simulate.responses(rng.normal(size=400), simulate.items(15, rng), rng, missing=0.2)
+    group = pd.Series(np.where(np.arange(400) < 150, "a", "b"), answers.index)
+    fooled = answers["item-04"].notna() & (group == "a")
+    answers.loc[fooled, "item-04"] = 1.0  # nobody was asked everything, and the odds are infinite
+    flags = irt.flag_items(answers, groups=group).query("fault == 'drift'").set_index("item")
+    assert flags.index[flags["flagged"]].tolist() == ["item-04"]
     with pytest.raises(ValueError, match="n_choices=0.25"):
         irt.flag_items(answers, n_choices=0.25)
+
+
+def test_coin_flips_of_few_persons_are_refused_and_never_duplicates():
+    rng = np.random.default_rng(0)
+    flips = pd.DataFrame(rng.integers(0, 2, (60, 40)).astype(float))
+    with pytest.raises(FrameError, match="4 persons, and a screen needs 30"):
+        irt.flag_items(flips[:4])
+    for n in (30, 60):
+        found = irt.flag_items(flips[:n]).query("fault == 'near_duplicate'")
+        assert not found["flagged"].any()
+    # A pair of items that few persons answered has no p.
+    apart = flips.iloc[:, :2].copy()
+    apart.iloc[:40, 0] = np.nan
+    found = irt.flag_items(pd.concat([apart, flips.iloc[:, 2:12]], axis=1))
+    pairs = found.query("fault == 'near_duplicate'").set_index("item")
+    assert not pairs["flagged"].any()

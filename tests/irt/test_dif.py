@@ -1,7 +1,9 @@
-"""Differential item functioning, in two groups.
+"""Differential item functioning.
 
 References: statsmodels' StratifiedTable and Logit on the same answers; a direct optimisation by
 scipy; known parameters. ``test_general`` compares the models of two groups with mirt."""
+
+import json
 
 import numpy as np
 import pandas as pd
@@ -9,11 +11,13 @@ import pytest
 import statsmodels.api as sm
 from scipy import optimize, stats
 from scipy.special import expit, logit, logsumexp
+from statsmodels.miscmodels.ordinal_model import OrderedModel
 from statsmodels.stats.contingency_tables import StratifiedTable
 
-from psychlm import irt, simulate
+from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import dif_likelihood_ratio, mantel_haenszel
+from psychlm.irt.dif import rest_ability
 
 
 def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
@@ -100,7 +104,7 @@ def test_logistic_dif_equals_statsmodels_and_finds_a_shifted_item():
     # An item that the score separates, or that all answer alike, has no estimates.
     data[["easy", "split"]] = np.column_stack([np.ones(800), score > 0.5])
     apart = irt.dif_logistic(data, focal).loc[["easy", "split"]]
-    assert apart.drop(columns="class").isna().all(axis=None)
+    assert apart[["chi2", "p", "p_uniform", "log_odds", "se", "delta_r2"]].isna().all(axis=None)
     assert (apart["class"] == "").all()
 
 
@@ -213,7 +217,7 @@ def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():
     ("test", "message"),
     [
         (lambda x, group: mantel_haenszel(x, group.iloc[1:]), "have no group"),
-        (lambda x, group: mantel_haenszel(x, ["other", *group[1:]]), "these are 3"),
+        (lambda x, group: irt.dif_likelihood_ratio(x, ["other", *group[1:]]), "these are 3"),
         (lambda x, group: mantel_haenszel(x, group, reference="people"), "none of the groups"),
         (lambda x, group: mantel_haenszel(x, group[:3].tolist()), r"shape \(3,\) for 40 persons"),
         (lambda x, group: dif_likelihood_ratio(x, group, anchors=["z"]), "not among the responses"),
@@ -225,18 +229,135 @@ def test_malformed_groups_are_refused_by_name(test, message):
         test(responses, group)
 
 
-def test_persons_with_missing_responses_are_set_aside_and_counted(rng):
-    responses, group = two_populations(rng, n=400)
-    incomplete = responses.mask(rng.random(responses.shape) < 0.03)
-    complete = incomplete.dropna()
-    set_aside = mantel_haenszel(incomplete, group, purify=False)
-    assert set_aside.n_set_aside == len(incomplete) - len(complete)
+def test_everyone_who_answered_an_item_counts_and_persons_without_a_group_are_named(rng):
+    responses, group = two_populations(rng, n=400, shifts={3: 1.5})
+    incomplete = responses.mask(rng.random(responses.shape) < 0.2)
+    item = responses.columns[3]
+    tables = [irt.dif_logistic(incomplete, group), mantel_haenszel(incomplete, group).items]
+    for table in tables:
+        assert table["p_adjusted"].idxmin() == item
+        assert table.loc[item, "p_adjusted"] < 0.001
+    counts = incomplete[item].groupby(group).count()
+    assert tables[0].loc[item, ["n_used_human", "n_used_model"]].tolist() == counts.tolist()
+    assert (tables[0]["n_used"] == incomplete.count()).all()
+    assert tables[0].attrs["matching"] == "ability"
+    unknown = group.where(np.arange(len(group)) > 2)
+    with pytest.warns(irt.IRTWarning, match=r"3 of 800 persons have no group .*'h-0'"):
+        found = mantel_haenszel(incomplete, unknown)
+    assert found.n_left_out == 3
+    assert found.n_persons.to_dict() == {"human": 397, "model": 400}
     # Groups may be an array in the order of persons, or categories, some of which nobody has.
-    in_order = group[complete.index].to_numpy()
+    expected = mantel_haenszel(responses, group, purify=False).items
     categories = pd.Series(pd.Categorical(group, ["nobody", *group.unique()]), group.index)
-    for given in (in_order, categories.sample(frac=1, random_state=0)):
-        found = mantel_haenszel(complete, given, reference=group.iloc[0], purify=False).items
-        pd.testing.assert_frame_equal(set_aside.items, found)
+    for given in (group.to_numpy(), categories.sample(frac=1, random_state=0)):
+        found = mantel_haenszel(responses, given, reference=group.iloc[0], purify=False).items
+        pd.testing.assert_frame_equal(expected, found)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_groups_of_different_ability_are_matched_by_the_answers_to_other_items(missing):
+    """No item differs: p-values are those of a uniform distribution, within 3 standard errors."""
+    p_values = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        items = simulate.items(20, rng)
+        abilities = rng.normal(size=400) - 0.8 * (np.arange(400) < 200)
+        x = simulate.responses(abilities, items, rng, missing=missing)
+        model = irt.fit(x, "2PL", standard_errors=False)
+        p_values += irt.dif_logistic(x, ["low"] * 200 + ["high"] * 200, fit=model)["p"].tolist()
+    share, n = np.mean(np.array(p_values) < 0.05), len(p_values)
+    assert abs(share - 0.05) < 3 * np.sqrt(0.05 * 0.95 / n)
+
+
+def test_ability_by_the_other_answers_is_the_mean_of_its_posterior():
+    """Reference: a sum over nodes, person by person; one group, so its prior is the fit's."""
+    rng = np.random.default_rng(2)
+    x = simulate.responses(rng.normal(size=2000), simulate.items(6, rng), rng, missing=0.2)
+    model = irt.fit(x, "2PL", standard_errors=False)
+    found = rest_ability(model, x, np.zeros(2000, int), x.columns)
+    theta = np.linspace(-6, 6, 481)
+    curves = model.probability(theta)[..., 1]
+    for person in range(30):
+        for item in range(6):
+            others = x.iloc[person].notna().to_numpy() & (np.arange(6) != item)
+            right = x.iloc[person].to_numpy() == 1
+            likelihood = np.where(right, curves, 1 - curves)[:, others].prod(axis=1)
+            weights = likelihood * stats.norm.pdf(theta)
+            expected = weights @ theta / weights.sum()
+            assert found[person, item] == pytest.approx(expected, abs=0.02)
+
+
+def test_three_groups_are_tested_together_and_each_against_the_rest(reference_dir):
+    """References: statsmodels' Logit; R's mantelhaen.test (reference/classical.py)."""
+    rng = np.random.default_rng(4)
+    items = simulate.items(10, rng, "1PL")
+    shifted = items.assign(b=items["b"] + (items.index == items.index[6]))
+    x = drawn([(rng.normal(size=300), table) for table in (items, items, shifted)], rng)
+    group = np.repeat(["A", "B", "C"], 300)
+    found, item = irt.dif_logistic(x, group), x.columns[6]
+    assert found["p_adjusted"].idxmin() == item
+    assert (found["df"] == 4).all()
+    z = stats.zscore(x.sum(axis=1).to_numpy())
+    dummies = np.column_stack([group == "B", group == "C"]).astype(float)
+    columns = np.column_stack([np.ones(900), z, dummies, dummies * z[:, None]])
+    one, two, both = (sm.Logit(x[item], columns[:, :k]).fit(disp=0).llf for k in (2, 4, 6))
+    assert found.loc[item, "chi2"] == pytest.approx(2 * (both - one), abs=1e-6)
+    assert found.loc[item, "p_uniform"] == pytest.approx(stats.chi2.sf(2 * (two - one), 2))
+    alone = sm.Logit(x[item], np.column_stack([columns[:, :2], dummies[:, 1]])).fit(disp=0)
+    assert found.loc[item, "log_odds_C"] == pytest.approx(alone.params["x2"], abs=1e-6)
+    assert found.loc[item, "se_C"] == pytest.approx(alone.bse["x2"], abs=1e-6)
+    classes = mantel_haenszel(x, group, purify=False).items
+    assert classes["p_adjusted"].idxmin() == item
+    assert classes.loc[item, "ets"] == "C"
+    crowd = corpora.lalor2018().graded.iloc[:, :12]
+    everybody = mantel_haenszel(crowd, np.arange(len(crowd)) % 3, purify=False).items
+    expected = json.loads((reference_dir / "classical.json").read_text())["mantelhaen"]
+    assert everybody["chi2"].tolist() == pytest.approx(expected)
+    # Each against the rest is the test of two groups.
+    two_groups = mantel_haenszel(x, group == "C", reference=False, purify=False).items
+    assert classes.loc[item, "log_odds_C"] == pytest.approx(two_groups.loc[item, "log_odds"])
+    # A group that nobody asked an item is not compared on it.
+    x.loc[group == "B", item] = np.nan
+    found = irt.dif_logistic(x, group).loc[item]
+    assert found[["df", "n_used_B"]].tolist() == [2, 0]
+    assert np.isnan(found["p_B"]) and found["p_C"] < 0.001
+
+
+def test_ratings_are_tested_by_proportional_odds():
+    """Reference: statsmodels' OrderedModel."""
+    rng = np.random.default_rng(6)
+    items = simulate.items(8, rng, "graded", n_categories=4).assign(a=1.3)
+    shifted = items.copy()
+    shifted.loc[items.index[2], ["b1", "b2", "b3"]] += 0.8
+    x = drawn([(rng.normal(size=400), table) for table in (items, shifted)], rng, "graded")
+    focal, z = np.repeat([0.0, 1.0], 400), stats.zscore(x.sum(axis=1).to_numpy())
+    found, item = irt.dif_logistic(x, focal), x.columns[2]
+    assert found["p_adjusted"].idxmin() == item
+    columns = np.column_stack([z, focal, focal * z])
+    fits = [
+        OrderedModel(x[item].astype(int), columns[:, :k], distr="logit").fit(
+            method="bfgs", disp=0, gtol=1e-8
+        )
+        for k in (1, 2, 3)
+    ]
+    one, two, both = (each.llf for each in fits)
+    assert found.loc[item, "chi2"] == pytest.approx(2 * (both - one), abs=1e-4)
+    assert found.loc[item, "p_nonuniform"] == pytest.approx(
+        stats.chi2.sf(2 * (both - two), 1), abs=1e-4
+    )
+    assert found.loc[item, "log_odds"] == pytest.approx(fits[1].params["x2"], abs=1e-4)
+    assert found.loc[item, "se"] == pytest.approx(fits[1].bse["x2"], rel=1e-3)
+
+
+def test_an_item_that_a_whole_group_solves_is_found_though_its_odds_are_infinite():
+    rng = np.random.default_rng(8)
+    x = drawn([(rng.normal(size=300), simulate.items(12, rng, "1PL"))], rng)
+    group = np.repeat(["a", "b"], 150)
+    x.loc[group == "b", x.columns[4]] = 1.0
+    found = irt.dif_logistic(x, group)
+    assert found["p_adjusted"].idxmin() == x.columns[4]
+    assert found.loc[x.columns[4], "class"] == "C"
+    assert np.isnan(found.loc[x.columns[4], "log_odds"])
 
 
 @pytest.mark.parametrize("n_strata", [0, 1, 2.5])

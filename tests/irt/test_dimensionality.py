@@ -1,5 +1,6 @@
 """Dimensionality against R's psych and mirt, scipy's bivariate normal, and simulated structure."""
 
+import json
 import warnings
 
 import numpy as np
@@ -8,8 +9,15 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from psychlm import irt
-from psychlm.irt import eigenvalues, parallel_analysis, rotate, tetrachoric, two_factor
+from psychlm import corpora, irt
+from psychlm.irt import (
+    eigenvalues,
+    parallel_analysis,
+    polychoric,
+    rotate,
+    tetrachoric,
+    two_factor,
+)
 from psychlm.irt.dimensionality import cell_probabilities
 
 
@@ -25,10 +33,33 @@ def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):
 @pytest.mark.parametrize("rho", [-0.99, -0.5, 0.0, 0.3, 0.9, 0.99])
 def test_quadrants_of_the_bivariate_normal_equal_scipy(rho):
     h, k = np.array([0.5, -1.5, 2.0, 1.3, -2.2]), np.array([0.2, -1.2, -1.0, 1.35, 1.0])
-    ours = cell_probabilities(np.full(5, np.arcsin(rho)), h, k)
+    ends = np.full(5, 37.0)
+    cuts = [np.column_stack([-ends, each, ends]) for each in (h, k)]
+    ours = cell_probabilities(np.full(5, np.arcsin(rho)), *cuts)
     both = stats.multivariate_normal.cdf(-np.c_[h, k], cov=[[1, rho], [rho, 1]])
-    np.testing.assert_allclose(ours[3], both, atol=1e-7)
-    np.testing.assert_allclose(ours.sum(axis=0), 1, atol=1e-12)
+    np.testing.assert_allclose(ours[:, 1, 1], both, atol=1e-7)
+    np.testing.assert_allclose(ours.sum(axis=(1, 2)), 1, atol=1e-12)
+
+
+def test_polychoric_correlations_and_their_eigenvalues_equal_lavaan_and_psych(reference_dir):
+    """References: lavaan's lavCor, polycor and psych (reference/classical.py)."""
+    expected = json.loads((reference_dir / "classical.json").read_text())
+    ratings = corpora.lalor2018_ratings().iloc[:, :12]
+    found = polychoric(ratings.iloc[:, :6]).to_numpy()
+    np.testing.assert_allclose(found, expected["polychoric_lavaan"], atol=1e-6)
+    np.testing.assert_allclose(found, expected["polychoric_psych"], atol=1e-4)
+    assert found[0, 1] == pytest.approx(expected["polychor"], abs=1e-4)
+    np.testing.assert_allclose(eigenvalues(ratings), expected["parallel_eigenvalues"], atol=1e-3)
+    parallel = parallel_analysis(ratings, n_draws=20, rng=1)
+    assert parallel.n_factors == expected["parallel_n"]
+
+
+def test_correlations_of_items_of_two_and_of_more_categories_are_recovered(rng):
+    latent = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 40_000)
+    mixed = pd.DataFrame(
+        {"a": (latent[:, 0] > 1.0) * 1.0, "b": np.searchsorted([-1, 0.5, 1.5], latent[:, 1]) * 1.0}
+    )
+    assert polychoric(mixed).loc["a", "b"] == pytest.approx(0.6, abs=0.02)
 
 
 def smoothed(rho):

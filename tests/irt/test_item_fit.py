@@ -357,3 +357,50 @@ def test_tables_and_responses_that_have_no_statistics_are_refused():
             irt.score(items, answers, **moments)
     with pytest.raises(FrameError, match=r"\['v', 'z'\] were answered alike by everyone"):
         irt.m2(irt.ModelTables.of_items(items), answers.assign(v=1.0, z=0.0))
+
+
+def test_the_cut_of_q3_flags_few_clean_tests_and_finds_a_copied_item():
+    """Reference: the truth of simulated responses. Of 40 clean tests about 2 are flagged."""
+    flagged = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = simulate.responses(rng.normal(size=100), simulate.items(10, rng, "1PL"), rng)
+        x = x.loc[:, x.nunique() > 1]
+        model = irt.fit(x, "Rasch", standard_errors=False)
+        values = irt.q3(model, x).to_numpy()[np.triu_indices(x.shape[1], 1)]
+        flagged += values.max() - values.mean() > irt.q3_cut(model, x, rng=rng, n_draws=19)
+    assert flagged <= 6  # P(more) = .004 at a level of .05
+    x = simulate.plant_fault(x, x.columns[0], "near_duplicate", rng, like=x.columns[1])
+    model = irt.fit(x, "Rasch", standard_errors=False)
+    values = irt.q3(model, x).to_numpy()
+    above = values[np.triu_indices(x.shape[1], 1)]
+    assert values[0, 1] - above.mean() > irt.q3_cut(model, x, rng=rng, n_draws=19)
+
+
+@pytest.mark.parametrize("kind", ["2PL", "graded"])
+def test_the_ability_of_a_sum_score_is_its_mean_over_all_patterns(kind):
+    """Reference: every pattern of responses, one by one."""
+    rng = np.random.default_rng(1)
+    items = simulate.items(4, rng, kind, n_categories=3)
+    x = simulate.responses(rng.normal(size=400), items, rng, model=kind) + (kind == "graded")
+    model = irt.fit(x, kind, standard_errors=False)
+    found = irt.sum_score_table(model)
+    values = [sorted(x[item].unique()) for item in x]
+    patterns = pd.DataFrame(list(product(*values)), columns=x.columns)
+    posterior = model.posterior(patterns)
+    p = np.exp(posterior.loglik)
+    scores = model.score(patterns)
+    sums = patterns.sum(axis=1).to_numpy()
+    for total, row in found.iterrows():
+        chosen = sums == total
+        assert row["share"] == pytest.approx(p[chosen].sum(), abs=1e-4)
+        mean = np.average(scores["theta"][chosen], weights=p[chosen])
+        assert row["theta"] == pytest.approx(mean, abs=1e-3)
+        second = np.average(
+            scores["se"][chosen] ** 2 + scores["theta"][chosen] ** 2, weights=p[chosen]
+        )
+        assert row["se"] == pytest.approx(np.sqrt(second - mean**2), abs=1e-3)
+    if kind == "graded":
+        gapped = x.replace({3.0: 4.0})
+        with pytest.raises(FrameError, match="do not rise by 1"):
+            irt.sum_score_table(irt.fit(gapped, kind, standard_errors=False))

@@ -1,0 +1,131 @@
+"""The cells of notebook 02, the card of a test, on generated tests.
+
+Reference: what the generated tests are. The cells run in this process, without a kernel.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+
+from psychlm import corpora, ctt, report, simulate
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_test_card.ipynb"
+CELLS = [
+    "".join(cell["source"])
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    if cell["cell_type"] == "code"
+]
+
+
+def card_of(
+    responses: pd.DataFrame,
+    groups: pd.DataFrame | None,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Run the cells on responses, and return what they defined."""
+    level = "binary" if responses.isin((0, 1, np.nan)).all(axis=None) else "ratings"
+    persons = pd.DataFrame(index=responses.index) if groups is None else groups
+    answers = corpora.Answers(responses, None, None, persons, "generated", level)
+    monkeypatch.setenv("PSYCHLM_REPORTS", str(folder))
+    monkeypatch.setattr(corpora, "read_answers", lambda *_, **__: answers)
+    begin = report.begin
+    monkeypatch.setattr(report, "begin", lambda name, **_: begin(name))
+    defined: dict[str, Any] = {"display": lambda *_, **__: None}
+    with mpl.rc_context({"backend": "Agg"}):
+        exec(CELLS[0], defined)
+        defined |= {"file": "generated.csv", "fast": True, **parameters}
+        for cell in CELLS[1:]:
+            exec(cell, defined)
+        defined["plt"].close("all")
+    return defined
+
+
+def generated(rng: np.random.Generator) -> tuple[pd.DataFrame, pd.DataFrame | None, str]:
+    """Return a test of any kind, its groups, and what it is in words."""
+    n_items = int(rng.integers(3, 40))
+    n_persons = int(np.exp(rng.uniform(np.log(8), np.log(500))))
+    names = pd.Index([f"p{person}" for person in range(n_persons)])
+    theta = pd.Series(rng.normal(size=n_persons), names)
+    right = simulate.responses(theta, simulate.items(n_items, rng), rng)
+    rated = simulate.items(n_items, rng, "graded", n_categories=int(rng.integers(3, 6)))
+    ratings = simulate.responses(theta, rated, rng, model="graded")
+    kind = rng.choice(["binary", "ratings", "mixed"])
+    half = n_items // 2
+    mixed = pd.concat([right.iloc[:, :half], ratings.iloc[:, half:]], axis=1)
+    x = {"binary": right, "ratings": ratings, "mixed": mixed}[kind]
+    gaps = rng.choice(["none", "random", "booklets"])
+    if gaps == "random":
+        x = x.mask(rng.random(x.shape) < rng.uniform(0, 0.95))
+    elif gaps == "booklets":
+        form = rng.integers(0, 3, n_persons)
+        of_item = rng.integers(0, 4, n_items)  # items of form 3 are in every booklet
+        x = x.mask((form[:, None] != of_item) & (of_item < 3))
+    if rng.random() < 0.3:
+        x.iloc[:, 0] = 1.0
+    if rng.random() < 0.3:
+        x.iloc[:, -1] = x.iloc[:, 1]
+    x = x.dropna(how="all").dropna(how="all", axis=1)
+    n_groups = int(rng.integers(0, 6))
+    groups = pd.DataFrame({"g": rng.integers(0, max(n_groups, 1), len(x))}, x.index)
+    words = f"{kind}, gaps {gaps}, {x.shape[0]} x {x.shape[1]}, {n_groups} groups"
+    return x, groups if n_groups else None, words
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(3, 40))]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_the_card_of_generated_tests_ends_and_says_what_it_could_not_compute(
+    seed, tmp_path, monkeypatch
+):
+    x, groups, words = generated(np.random.default_rng(seed))
+    varying = x.loc[:, x.nunique() > 1].dropna(how="all")
+    if len(varying) < 5 or varying.shape[1] < 2:
+        pytest.skip(f"{words}: no test is left")
+    card = card_of(x, groups, tmp_path, monkeypatch)
+    reasons = card["not_computed"]
+    numbers = {
+        n["key"]: n for n in json.loads(next(tmp_path.rglob("02_*.json")).read_text())["numbers"]
+    }
+    # Alpha is there exactly where each pair of items has two persons, and is that of ctt.
+    answered = varying.notna().astype(float)
+    if (answered.T @ answered).to_numpy().min() >= 2 and "alpha" not in reasons:
+        assert card["alpha"] == pytest.approx(ctt.cronbach_alpha(varying)), words
+    else:
+        assert reasons["alpha"], words
+    for key, number in numbers.items():
+        if key.startswith("card.") and number["value"] is None:
+            assert "not computed: " in number["says"], (words, key)
+    if card["fit"] is not None:
+        assert len(card["scores"]) == len(varying), words
+        assert set(card["of_items"].index) <= set(varying.columns), words
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_card_names_items_keyed_in_reverse_and_recodes_them(tmp_path, monkeypatch):
+    rng = np.random.default_rng(2)
+    items = simulate.items(8, rng, "graded", n_categories=5).assign(a=1.8)
+    x = simulate.responses(rng.normal(size=150), items, rng, model="graded") + 1
+    turned = ["item-2", "item-5"]
+    x[turned] = 6 - x[turned]
+    found = card_of(x, None, tmp_path, monkeypatch)
+    assert found["turned"] == turned
+    book = tmp_path / "sheets.xlsx"
+    pytest.importorskip("openpyxl")
+    recoded = card_of(
+        x, None, tmp_path, monkeypatch, reverse=turned, scale=[500, 100], spreadsheet=str(book)
+    )
+    assert recoded["turned"] == []
+    assert recoded["alpha"] > found["alpha"] + 0.1
+    scores = pd.read_excel(book, sheet_name="scores", index_col=0)
+    assert scores["scale_score"].mean() == pytest.approx(500, abs=15)
+    assert {"items", "parameters", "sum scores"} <= set(pd.ExcelFile(book).sheet_names)
