@@ -95,7 +95,6 @@ def model(pairs: Path | None, out: Path | None, parameters: Any, **options: Any)
 @click.argument("answers", type=PATH, required=False)
 @click.option("--key", type=FILE, help="The right answers: item, key.")
 @roles.role_options(*roles.ANSWERS)
-@click.option("--reverse", default="", help="Ratings worded the other way, as A1,C4: recoded.")
 @click.option("--scale", default="", help="Mean and sd of reported scores, as 500,100.")
 @click.option("--spreadsheet", is_flag=True, help="Also NAME.xlsx: scores, items, DIF.")
 @click.option("--fast", is_flag=True, help="One model, fewer draws, at most 2,000 persons.")
@@ -104,7 +103,6 @@ def model(pairs: Path | None, out: Path | None, parameters: Any, **options: Any)
 def test(
     answers: Path | None,
     key: Path | None,
-    reverse: str,
     scale: str,
     spreadsheet: bool,
     fast: bool,
@@ -136,7 +134,6 @@ def test(
     values["roles"] = options
     name = answers.stem if answers else "lsat6"
     values["fast"] = fast
-    values["reverse"] = [item.strip() for item in reverse.split(",") if item.strip()]
     if scale:
         try:
             mean, sd = map(float, scale.split(","))

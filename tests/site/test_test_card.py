@@ -121,9 +121,9 @@ def test_the_card_names_items_keyed_in_reverse_and_recodes_them(tmp_path, monkey
     assert found["turned"] == turned
     book = tmp_path / "sheets.xlsx"
     pytest.importorskip("openpyxl")
-    recoded = card_of(
-        x, None, tmp_path, monkeypatch, reverse=turned, scale=[500, 100], spreadsheet=str(book)
-    )
+    x[turned] = 6 - x[turned]  # as the reader does with reverse=
+    options = {"scale": [500, 100], "spreadsheet": str(book)}
+    recoded = card_of(x, None, tmp_path, monkeypatch, **options)
     assert recoded["turned"] == []
     assert recoded["alpha"] > found["alpha"] + 0.1
     scores = pd.read_excel(book, sheet_name="scores", index_col=0)
