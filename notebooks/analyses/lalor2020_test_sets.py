@@ -21,7 +21,7 @@ from psychlm.irt.result import IRTFit
 from psychlm.stats import CORRECTIONS
 
 MAX_STEPS = 500  # of EM for the ability of new persons
-# Orders in which the dissertation's chapters name or apply rules of selection.
+# Orders of the rules of selection that chapters 2 and 7 of the dissertation name.
 RULE_ORDERS = ["fit", "fit slope", "slope fit", "slope fit dependence", "fit slope dependence"]
 RULE_ORDERS += ["dependence slope", "dependence slope fit"]
 
