@@ -81,10 +81,15 @@ def read(path: Path) -> tuple[pd.DataFrame, list[str]]:
     unread: dict[str, Exception] = {}
     for file in files:
         try:
-            rows += [{"file": str(file), **row} for row in _rows(file)]
+            found, n_unread = _rows(file)
+            rows += [{"file": str(file), **row} for row in found]
+            if n_unread:
+                unread[f"{file.name}, {n_unread} lines"] = ValueError(
+                    "no JSON; an end that is cut off?"
+                )
         except (ValueError, KeyError, TypeError, AttributeError, OSError, zipfile.BadZipFile,
                 NotImplementedError) as error:  # fmt: skip
-            unread[file.name] = error
+            unread[str(file.relative_to(path) if path.is_dir() else file.name)] = error
     if not rows:
         first = next(iter(unread.values()), f"a folder holds {EXPECTED}")
         raise ValueError(f"no graded answers are in it ({first})")
@@ -94,30 +99,36 @@ def read(path: Path) -> tuple[pd.DataFrame, list[str]]:
     return table, notes
 
 
-def _rows(file: Path) -> Iterator[Row]:
-    """Yield the answers of a file, whose layout is recognised by its keys."""
+def _rows(file: Path) -> tuple[list[Row], int]:
+    """Return the answers of a file, whose layout is recognised by its keys, and lines not read."""
     if file.suffix == ".eval":
-        yield from _inspect(*_archive(file))
-        return
+        return list(_inspect(*_archive(file))), 0
     text = file.read_text(encoding="utf-8-sig")
+    n_unread = 0
     if file.suffix == ".jsonl":
+        records = []
         # a text may hold characters that only str.splitlines takes for the end of a line
-        records = [json.loads(line) for line in text.split("\n") if line.strip()]
+        for line in filter(str.strip, text.split("\n")):
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                n_unread += 1
     else:
         records = json.loads(text)
     first = records[0] if isinstance(records, list) and records else records
     first = first if isinstance(first, dict) else {}
     keys = set(first)
     if {"eval", "samples"} <= keys:
-        yield from _inspect(first, first["samples"] or [])
+        rows = _inspect(first, first["samples"] or [])
     elif {"instance_id", "stats"} <= keys:
-        yield from _helm(file, records)
+        rows = _helm(file, records)
     elif {"model_id", "sample_id", "evaluation"} <= keys:
-        yield from _every_eval_ever(records)
+        rows = _every_eval_ever(records)
     elif "doc_id" in keys:
-        yield from _harness(file, records)
+        rows = _harness(file, records)
     else:
         raise ValueError(f"{file.name} has the keys {sorted(keys)[:12]}; expected {EXPECTED}")
+    return list(rows), n_unread
 
 
 def _row(layout: str, person: Any, task: Any, number: Any, metric: str, score: Any) -> Row:
@@ -375,19 +386,21 @@ def _repeats(table: pd.DataFrame, notes: list[str], repeat: str | None) -> pd.Da
     """Return rows whose runs and epochs are numbered as repeats, or of one run of each task."""
     run = table.groupby(["person", "task"])["run"].rank("dense").astype(int)
     n_runs = int(run.max())
-    if n_runs > 1:
-        answer = ["person", "item", "epoch"]
-        agree = table.groupby(answer)["score"].nunique(dropna=False).max() == 1
-        if repeat in ("first", "latest") or agree:
-            # a run of a part of the items does not hide another run's answers to the others
-            in_order = table.assign(run_number=run).sort_values("run_number", kind="stable")
-            kept = "first" if repeat == "first" else "last"
-            table = in_order.drop_duplicates(answer, keep=kept).sort_index()
-            why = f"the {repeat} one counts" if repeat else "which agree, so that one counts"
-            notes.append(f"up to {n_runs} runs of a task by one model: {why}")
+    in_order = table.assign(run_number=run).sort_values(["run_number", "epoch"], kind="stable")
+    answer = ["person", "item"]
+    if repeat in ("first", "latest"):
+        # a run of a part of the items does not hide another run's answers to the others
+        kept = "first" if repeat == "first" else "last"
+        table = in_order.drop_duplicates(answer, keep=kept).sort_index()
+        notes.append(f"of runs and epochs the {repeat} one counts")
+    elif n_runs > 1:
+        by_run = in_order.drop_duplicates([*answer, "epoch", "score"]).groupby([*answer, "epoch"])
+        if by_run.size().max() == 1:
+            table = in_order.drop_duplicates([*answer, "epoch"], keep="last").sort_index()
+            notes.append(f"up to {n_runs} runs of a task by one model agree: one counts")
         else:
             notes.append(
                 f"up to {n_runs} runs of a task by one model are repeats; repeat=latest takes one"
             )
-    table["repeat"] = table.groupby(["person", "item"]).cumcount() + 1
+    table["repeat"] = table.groupby(answer).cumcount() + 1
     return table

@@ -396,7 +396,7 @@ def _with_points(text: pd.Series, name: object) -> pd.Series:
         comma_is_decimal = bool((both.str.rfind(",") > both.str.rfind(".")).all())
     else:
         three_digits = commas.str.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
-        if len(commas) < len(text) and three_digits.all():
+        if 0 < len(commas) < len(text) and three_digits.all():
             raise FrameError(
                 f"{name!r} holds numbers such as {commas.iloc[0]!r}, where the comma may mark "
                 "thousands or decimals; write them without it, or with a point"

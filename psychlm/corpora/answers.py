@@ -11,7 +11,7 @@ import re
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,10 +41,11 @@ VALUES += ["evaluation.is_correct", "evaluation.score", "response", "answer"]
 RAW = ["response", "answer", "resp"]  # what a key grades, also beside grades
 REPEATS = ["repeat", "epoch", "attempt", "trial", "wave", "rater", "seed", "run", "replicate"]
 # columns that describe persons or their session, whatever their values; small letters
-DESCRIBE = """age birthyear born class cohort condition country date duration education email end
-enddate ethnicity female finished form gender grade group ip ipaddress language level major male
-mark marks name nationality points progress race region school score section sex start startdate
-state status sum time timestamp total treatment treated version year points sumscore""".split()  # noqa: SIM905
+DESCRIBE = """age birthyear born class cohort complete completed condition country date duration
+education email end enddate ethnicity female finished form gender grade group ip
+ipaddress language level major male mark marks name nationality points progress race
+region school score section sex start startdate state status sum time timestamp total
+treatment treated version year points sumscore""".split()  # noqa: SIM905
 # columns that Qualtrics writes for every session
 META = """startdate enddate status ipaddress progress finished recordeddate responseid
 externalreference recipientlastname recipientfirstname recipientemail locationlatitude
@@ -56,7 +57,8 @@ CATEGORIES = 12  # different whole numbers that an item has at most
 WAYS = (
     "a wide table has one row a person and one column an item; "
     f"a long table has a column for persons ({', '.join(PERSONS[:4])} ...), one for items "
-    f"({', '.join(ITEMS[:3])} ...) and one for answers ({', '.join(VALUES[:4])} ...)"
+    f"({', '.join(ITEMS[:3])} ...) and one for answers ({', '.join(VALUES[:4])} ...), or others "
+    "that person=, item= and answer= name"
 )
 Key: TypeAlias = str | Path | Mapping[str, object] | pd.Series  # of right answers, by item
 
@@ -125,6 +127,24 @@ def qualtrics(cells: pd.DataFrame) -> Shape | None:
     session = [name for name in table if _plain(name) in META and name != person]
     notes = [f"{n_header} rows of texts and import ids"]
     return Shape(table, "Qualtrics", person, no_items=session, notes=notes)
+
+
+def survey_monkey(cells: pd.DataFrame) -> Shape | None:
+    """Read SurveyMonkey: questions stand in the header, and their parts in the row below it."""
+    header = list(cells.columns)
+    if "Respondent ID" not in header or "Collector ID" not in header or not len(cells):
+        return None
+    names: list[str] = []
+    question = ""
+    for name, part in zip(header, cells.iloc[0], strict=True):
+        question = name or question
+        names.append(
+            f"{question}: {part}" if isinstance(part, str) and part != "Response" else question
+        )
+    table = unique_columns(cells.iloc[1:].reset_index(drop=True).set_axis(names, axis=1))
+    session = "Collector ID, Start Date, End Date, IP Address, Email Address, First Name, Last Name"
+    no_items = [name for name in table if name in [*session.split(", "), "Custom Data 1"]]
+    return Shape(table, "SurveyMonkey", "Respondent ID", no_items=no_items)
 
 
 def canvas(cells: pd.DataFrame) -> Shape | None:
@@ -216,13 +236,17 @@ def google_forms(cells: pd.DataFrame) -> Shape | None:
 
 def long(cells: pd.DataFrame) -> Shape | None:
     """Read a long table: a row for each answer."""
-    lower = {name.lower(): name for name in cells.columns}
-    if any(not any(name in lower for name in names) for names in (PERSONS, ITEMS, VALUES)):
+    if not _is_long(cells.columns):
         return None
     return Shape(unique_columns(cells), "long table")
 
 
 FORMATS = [
+    Format(
+        "SurveyMonkey",
+        "`Respondent ID`, `Collector ID`; parts of questions stand in the second row",
+        survey_monkey,
+    ),
     Format("Qualtrics", 'a row of `{"ImportId": ...}` under the header', qualtrics),
     Format(
         "Canvas Student Analysis", "`name, id, ..., attempt`, `10101: Question`, its points", canvas
@@ -443,7 +467,9 @@ def _is_log(file: Path) -> bool:
     """Return whether lines of JSON are those of an evaluation program, and no table."""
     if file.suffix != ".jsonl":
         return False
-    return not {"responses"} <= set(_records(file)[0]) and not _is_long(_records(file)[0])
+    first = _records(file)[0]
+    is_table = "responses" in first or (_is_long(first) and "doc_id" not in first)
+    return not is_table or "evaluation" in first
 
 
 def _records(file: Path) -> list[dict[str, Any]]:
@@ -451,14 +477,19 @@ def _records(file: Path) -> list[dict[str, Any]]:
     import json
 
     lines = file.read_text(encoding="utf-8-sig").split("\n")
-    records = [json.loads(line) for line in lines if line.strip()]
+    records = []
+    for line in filter(str.strip, lines):
+        try:
+            records.append(json.loads(line))
+        except ValueError:  # a line that is cut off; readers of logs name it
+            continue
     return records if records and all(isinstance(one, dict) for one in records) else [{}]
 
 
-def _is_long(names: Mapping[str, Any]) -> bool:
-    """Return whether an object has a person, an item and a grade under names of a long table."""
-    lower = {name.lower() for name, value in names.items() if not isinstance(value, (dict, list))}
-    return all(lower & set(kinds) for kinds in (PERSONS, ITEMS, VALUES)) and "doc_id" not in lower
+def _is_long(names: Iterable[str]) -> bool:
+    """Return whether there are a person, an item and a grade under names of a long table."""
+    plain = {_plain(name) for name in names}
+    return all(plain & {_plain(name) for name in known} for known in (PERSONS, ITEMS, VALUES))
 
 
 def _json_lines(file: Path) -> Table:
@@ -514,13 +545,15 @@ def _shaped(table: Table, key: pd.Series | None, told: dict[str, Any]) -> Shape:
 def _wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape:
     """Return a long table as a wide one; rows of one person are that person's repeats."""
     table = shape.table
-    lower = {name.lower(): name for name in table.columns}
+    by_plain = {_plain(name): name for name in table.columns}
+
+    def known(names: Sequence[str]) -> list[str]:
+        return [by_plain[_plain(name)] for name in names if _plain(name) in by_plain]
+
     values = VALUES if key is None else [*RAW, *VALUES]
-    item = told["item"] or next((lower[n] for n in ITEMS if n in lower), None)
-    answer = told["answer"] or next(
-        (lower[n] for n in values if n in lower and lower[n] != item), None
-    )
-    persons = [lower[name] for name in PERSONS if name in lower and lower[name] != item]
+    item = told["item"] or next(iter(known(ITEMS)), None)
+    answer = told["answer"] or next((name for name in known(values) if name != item), None)
+    persons = [name for name in known(PERSONS) if name != item]
     person = told["person"] or (persons[0] if persons else None)
     for what, name in (("person", person), ("item", item), ("answer", answer)):
         if name is None:
@@ -808,7 +841,7 @@ def _items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[st
     whole = (numbers % 1 == 0).where(numbers.notna(), True).all()
     stems = pd.Series({n: re.sub(r"\W*\d+\W*$", "", str(n)) for n in numbers}, dtype=str)
     is_numbered = (stems != stems.index.astype(str)) & stems.groupby(stems).transform("size").gt(2)
-    most_numbered = is_numbered.mean() > 0.6
+    most_numbered = is_numbered.mean() >= 0.5
     why: dict[str, str] = {}
     for name in numbers:
         words = re.split(r"[\W_]+", str(name).lower())
@@ -892,7 +925,7 @@ def _frames(
         rows = responses.rename_axis(columns="item").stack().rename("score").reset_index()
         result = Repeated.from_long(rows)
         groups = groups[~groups.index.duplicated()]
-        values += f", {len(rows):,} answers"
+        values += f", {result.n.to_numpy().sum():,} answers"
         raw = None
     else:
         try:
@@ -948,8 +981,8 @@ def _needs_key(table: pd.DataFrame, words: list[str]) -> str:
     return (
         f"columns {format_names(words)} hold text such as {found[0]!r}: raw answers need a key, "
         f"the right answer of each item (key=); words that stand for numbers need labels=, as "
-        f"labels='{assigned}' in their order; else {WAYS}; the header is "
-        f"{format_names(table.columns, 12)}"
+        f"labels='{assigned}' in their order; if these are no answers, items= names those "
+        f"that are; else {WAYS}; the header is {format_names(table.columns, 12)}"
     )
 
 

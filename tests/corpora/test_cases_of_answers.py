@@ -220,3 +220,18 @@ def test_the_shell_has_the_same_options_and_names_them(tmp_path, monkeypatch):
     for command in (["irt", "fit"], ["irt", "score"], ["compare"], ["shorten"], ["card", "test"]):
         said = run(*command, "--help").output
         assert all(f"--{name}" in said for name in ("person", "items", "group", "key", "metric"))
+
+
+def test_a_line_that_is_cut_off_is_named_and_the_others_are_read(tmp_path):
+    lines = '{"doc_id": 0, "acc": 1}\n{"doc_id": 1, "ac'
+    (tmp_path / "samples_t.jsonl").write_text(lines)
+    answers = corpora.read_answers(tmp_path / "samples_t.jsonl")
+    assert answers.responses.to_numpy().tolist() == [[1]]
+    assert "samples_t.jsonl, 1 lines is not read" in answers.recognised
+
+
+def test_parts_of_questions_of_survey_monkey_stand_in_the_second_row(tmp_path):
+    text = "Respondent ID,Collector ID,IP Address,How satisfied?,\n,,,Price,Quality\n"
+    (tmp_path / "a.csv").write_text(text + "1,9,1.1.1.1,5,4\n2,9,1.1.1.2,1,2\n3,9,1.1.1.3,3,3\n")
+    answers = corpora.read_answers(tmp_path / "a.csv")
+    assert list(answers.responses) == ["How satisfied?: Price", "How satisfied?: Quality"]
