@@ -48,8 +48,8 @@ USUAL = {
     "word": "word wort mot palabra parola woord token words tokens wordtext wordform wortform "
     "ialabel chunk segment fragment",
     "condition": "condition cond bedingung kondition condicion version itemcondition",
-    "label": "label type trialtype itemtype stimtype stimulustype display phase block blocktype "
-    "part teil art typ experiment expt exp task list",
+    "label": "label practice ispractice type trialtype itemtype stimtype stimulustype display "
+    "phase block blocktype part teil art typ experiment expt exp task list",
     "correct": "correct iscorrect questioncorrect answercorrect responsecorrect korrekt richtig "
     "fragekorrekt antwortkorrekt accuracy acc questionaccuracy questionacc",
 }
@@ -268,7 +268,7 @@ def read_rows(path: Path, encoding: str | None) -> tuple[Format, pd.DataFrame, l
         lines = [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
         if path.suffix.lower() in (".json", ".jsonl") or text.lstrip()[:1] in ("[", "{"):
             rows = _rows_of_json(text, path)
-        elif lines and lines[0].startswith("#"):
+        elif lines and lines[0].startswith("#") and re.search(r"^# *\d+\. ", text, re.M):
             rows, said = _rows_of_ibex(lines, path)
             notes += said
         elif lines and all(re.fullmatch(LINGER, line) for line in lines):
@@ -277,6 +277,8 @@ def read_rows(path: Path, encoding: str | None) -> tuple[Format, pd.DataFrame, l
         table = _sniff.read_table(path, encoding)
         notes = table.notes
         rows = _sniff.unique_columns(table.cells)
+        if rows.empty:
+            raise FrameError(f"{path} has the columns {', '.join(rows.columns)}, and no rows")
     form = next(f for f in FORMATS.values() if all(find(rows, [name]) for name in f.needs))
     return form, rows.reset_index(drop=True), notes
 

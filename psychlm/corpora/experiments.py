@@ -140,6 +140,14 @@ def from_long(
     table["word"] = [normalize("NFC", w) if isinstance(w, str) else w for w in table["word"]]
     table, said = _with_times(table, {name: column for column, name in measures.items()}, missing)
     notes += said
+    readings_twice = table.duplicated(["subject", "text_id", "word_id"])
+    if readings_twice.any():
+        first = table.loc[readings_twice, ["subject", "text_id", "word_id"]].iloc[0].tolist()
+        raise FrameError(
+            f"{int(readings_twice.sum())} readings (subject, text_id, word_id) occur more than "
+            f"once, first {first}; if one reader saw a text twice, name the column that tells the "
+            "times apart: condition='Trial'"
+        )
     table = frames.check_readings(table)
 
     # Each place in a text has one word, and what is the same for all its readings belongs to it.
@@ -412,7 +420,18 @@ def _read_two(words: Path, readings: Path, told: Mapping[str, Any], encoding: st
         )
     corpus = Corpus(with_predictors(word_table), reading_table)
     recognised = f"recognised: words and readings: {_counts(corpus)}; times: {', '.join(column_of)}"
-    return replace(corpus, notes=(recognised, *notes, *said))
+    return replace(corpus, notes=(recognised, *notes, *said, *_in_seconds(corpus)))
+
+
+def _in_seconds(corpus: Corpus) -> list[str]:
+    """Return a note, and warn, where times are too short for milliseconds."""
+    medians = corpus.readings.filter(regex="_ms$").median()
+    short = medians[medians < 10]
+    if short.empty:
+        return []
+    said = f"the median of {[*short.index]} is {short.iloc[0]:.3g} ms: are these seconds?"
+    warnings.warn(f"{said} Write milliseconds", RuntimeWarning, stacklevel=4)
+    return [said]
 
 
 def _counts(corpus: Corpus) -> str:
@@ -440,9 +459,14 @@ def _roles(
     used |= {roles["word"], *times}
     for role in ("person", "text", "condition", "label", "correct"):
         roles[role] = (told.get(role) if role in OURS else "") or find(rows, form.names(role), used)
+        if role == "label":  # of several, the one that tells practice or fillers from the rest
+            there = [find(rows, [name], used) for name in form.names(role)]
+            for name in filter(None, there):
+                kinds = _kinds(rows, name).dropna().unique()
+                if any(PRACTICE.search(kind) or FILLER.search(kind) for kind in kinds):
+                    roles[role] = name
+                    break
         used |= {roles[role], *roles[role].split("+")}
-    if not roles["text"] and roles["word"] == find(rows, ["sentence", "satz", "stimulus"]):
-        roles["text"] = roles["word"]
     lacking = [role for role in ("person", "text", "word") if not roles[role]]
     if "person" in lacking and (FILE in rows or form.needs):
         lacking.remove("person")
@@ -588,7 +612,16 @@ def _read_one(path: Path, told: Mapping[str, Any], encoding: str | None) -> Corp
     recognised += f"{int((is_answer & is_read).sum()):,} answers; "
     recognised += ", ".join(f"{ours} = {theirs}" for ours, theirs in said_columns.items())
     recognised += f"; left out: {'; '.join(left_out) or 'nothing'}"
-    return replace(corpus, notes=(recognised, *notes, *corpus.notes))
+    return replace(corpus, notes=(recognised, *notes, *corpus.notes, *_in_seconds(corpus)))
+
+
+def _kinds(rows: pd.DataFrame, name: str) -> pd.Series:
+    """Return the kinds of trials that a column names; "yes" in a column ``practice`` is one."""
+    cells = joined(rows, [name]).str.strip()
+    if PRACTICE.search(name.replace("_", " ")):
+        yes = cells.str.casefold().isin([*RIGHT, "yes", "ja", "practice"])
+        return cells.mask(yes, "practice").mask(~yes, cells.str.replace(PRACTICE, "", regex=True))
+    return cells
 
 
 def _selected(
@@ -596,7 +629,7 @@ def _selected(
 ) -> tuple[pd.Series, list[str], list[str]]:
     """Return which rows a filter selects, or else all but practice; what is left out; notes."""
     is_read = pd.Series(True, rows.index)
-    cells = {name: joined(rows, [name]).str.strip() for name in labels}
+    cells = {name: _kinds(rows, name) for name in labels}
     for clause in (wanted or "").split(";") if wanted else ():
         name, _, values = (part.strip() for part in clause.partition("="))
         _check(name, rows, "; a filter is COLUMN=VALUE, or COLUMN=* for all rows")

@@ -170,7 +170,7 @@ def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
     with pytest.raises(FrameError, match=r"columns \['gaze_ms'\] occur more than once"):
         csv_corpus("007 01 1 250 260", mark, "gaze_ms gaze_ms")
     with pytest.raises(FrameError, match="rows have more cells than the 4 names"):
-        csv_corpus("007 01 1 250 9", mark)
+        csv_corpus("007 01 1 250 9; 007 01 2 250", mark)
 
 
 COLUMNS = ["Subject", "Item", "WordNr", "Word", "RT"]

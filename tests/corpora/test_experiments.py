@@ -348,3 +348,49 @@ def test_a_group_stays_with_the_readings_and_dropped_columns_go(tmp_path):
     corpus = read_experiment(tmp_path / "lab.csv", group="L1", drop=["x"])
     assert corpus.readings["L1"].unique().tolist() == ["de", "en"]
     assert "x" not in corpus.words and "x" not in corpus.readings
+
+
+@pytest.mark.parametrize("column", ["trial_type,phase", "practice"])
+def test_practice_is_found_in_whichever_column_names_it(column, tmp_path):
+    is_practice = study()["item"] == "1"
+    if column == "practice":
+        table = lab(practice=np.where(is_practice, "yes", "no"))
+    else:
+        table = lab(trial_type="spr", phase=np.where(is_practice, "practice", "main"))
+    table.to_csv(tmp_path / "lab.csv", index=False)
+    corpus = read_experiment(tmp_path / "lab.csv")
+    assert corpus.words["text_id"].unique().tolist() == ["2"]
+    name = column.split(",")[-1]
+    check(read_experiment(tmp_path / "lab.csv", filter=f"{name}=*"), study())
+
+
+def test_a_text_read_twice_needs_the_column_that_tells_the_times_apart(tmp_path):
+    twice = pd.concat([lab(Session=1), lab(Session=2)])
+    twice.rename(columns={"number": "WordNr"}).to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.raises(FrameError, match="condition='Trial'"):
+        read_experiment(tmp_path / "lab.csv")
+    corpus = read_experiment(tmp_path / "lab.csv", condition="Session")
+    assert corpus.words["text_id"].unique().tolist() == ["1-1", "1-2", "2-1", "2-2"]
+
+
+def test_times_in_seconds_of_a_table_are_a_warning_and_lists_need_no_text(tmp_path):
+    lab(ms=lambda t: t["ms"] / 1000).to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.warns(RuntimeWarning, match="are these seconds"):
+        read_experiment(tmp_path / "lab.csv")
+    text = 'participant,sentence,key_resp.rt,expName\np,The dog.,"[0.35, 0.41]",e\n'
+    (tmp_path / "lab.csv").write_text(text)
+    corpus = read_experiment(tmp_path / "lab.csv")
+    assert corpus.words[["text_id", "word"]].to_numpy().tolist() == [
+        ["The dog.", "The"],
+        ["The dog.", "dog."],
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n", "# a comment\na,b\n1,2\n", "[{", "[1, 2]", "# 1. x\n1\n"]
+)
+def test_what_is_no_study_is_one_line(text, tmp_path):
+    (tmp_path / "r.csv").write_text(text)
+    with pytest.raises(FrameError) as error:
+        read_experiment(tmp_path / "r.csv")
+    assert "r.csv" in str(error.value) and "\n" not in str(error.value)
