@@ -51,6 +51,11 @@ bench: $(PEERS)/.installed ## Measure speed and memory beside other programs; wr
 	$(PEERS)/bin/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
 	$(BIN)/python docs/tables.py speed on_a_cluster
 
+OUT ?= reports/bench
+.PHONY: gpu
+gpu: ## Compare what a GPU computes with the CPU, measure speed and memory there (7 minutes; OUT=folder); install nothing
+	PYTHONPATH=. python3 tests/gpu/check.py --out $(OUT)
+
 .PHONY: docs
 docs: $(VENV)/.developed ## Build the documentation into reports/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

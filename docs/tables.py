@@ -35,7 +35,7 @@ DERIVED = {
         "ddaclae",
     ),
 }
-ELSEWHERE = ("growth", "device", "cluster")  # modules with tables of their own
+ELSEWHERE = ("growth", "device", "cluster", "gpu")  # modules with tables of their own
 MAIN_JOBS = ["surprisal", "choices", "irt 2PL", "additive model", "reading-time sweep"]
 MAIN_JOBS += ["crowd bag", "crowd lstm", "fine-tuning"]
 ROW = re.compile(r"^\| `(\d\d_\w+)` \|(.*)\| (.*) \|$", flags=re.MULTILINE)  # of README's table
@@ -178,7 +178,8 @@ def speed(folder: Path) -> str:
             beside = f"{other}: {seconds[other] / total:.2g}" if other else ""
             cells = [f"`{file.stem}`", name, f"{total:.3g}", beside, ""]
             lines.append("| " + " | ".join([*cells, f"{place}, {content.get('date', '')}"]) + " |")
-    return "\n".join([*lines, "", growth(folder), "", on_a_device(folder)]) + "\n"
+    parts = [growth(folder), on_a_device(folder), on_a_gpu(folder)]
+    return "\n\n".join(["\n".join(lines), *parts]) + "\n"
 
 
 def benchmarks(folder: Path, module: str) -> tuple[list[dict[str, Any]], str]:
@@ -258,6 +259,43 @@ def on_a_device(folder: Path) -> str:
         megabytes = f"{cost['bytes'] / 1e6:,.1f}"
         lines.append(f"| {job} | {cost['launches']:,} | {megabytes} | {cost['waits']:,} |")
     return "\n".join(lines)
+
+
+def on_a_gpu(folder: Path) -> str:
+    """Return a table of what ``make gpu`` measured, or that no GPU was."""
+    title = "## On a GPU\n\n"
+    file = folder / "gpu.json"
+    if not file.exists():
+        return title + "None was measured so far; `make gpu` measures one."
+    content = json.loads(file.read_text(encoding="utf-8"))
+    found = content["checks"]
+    machine = found["machine"]
+    cases = {name: row for name, row in found.items() if name.startswith("agrees: ")}
+    apart = [name.removeprefix("agrees: ") for name, row in cases.items() if not row.get("agrees")]
+    where = f"Measured on {machine['device']} with {machine['processor']}, {content['date']}"
+    counted = f"{len(cases) - len(apart)} of {len(cases)} cases agree with the CPU"
+    lines = [f"{where}. {counted}{': not ' * bool(apart)}{', '.join(apart)}.", ""]
+    lines += ["| job | size | seconds | times its limit | peak memory, GB |"]
+    lines[-1] += " times faster than the CPU on two threads |"
+    lines += ["| --- | --- | ---: | --- | ---: | --- |"]
+    for name, row in found.items():
+        if not name.startswith("speed: "):
+            continue
+        if "limits" not in row:
+            lines.append(f"| {name[7:]} | {row.get('error', 'cut off')} | | | | |")
+            continue
+        size, of_cpu = (
+            f"{' x '.join(f'{n:,}' for n in row[key])} {row['unit']}"
+            for key in ("size", "cpu_size")
+        )
+        limit = max(row["limits"], key=lambda what: row["limits"][what])
+        beside = f"{row['seconds'] / row['limits'][limit]:.2g} ({limit})"
+        faster = f"{row['cpu_seconds'] / row['seconds_at_cpu_size']:.2g} ({of_cpu})"
+        memory = f"{row['peak_gb']:.1f}" if "peak_gb" in row else ""
+        lines.append(
+            f"| {name[7:]} | {size} | {row['seconds']:.3g} | {beside} | {memory} | {faster} |"
+        )
+    return title + "\n".join(lines)
 
 
 def workers(folder: Path) -> str:

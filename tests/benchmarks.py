@@ -1,12 +1,13 @@
 """What benchmarks share: how a call is timed, jobs of any size, networks with random weights."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Iterable, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 import torch
 from transformers import (
     BertConfig,
@@ -21,6 +22,9 @@ from transformers import (
 from psychlm import crowds, lm
 from psychlm import reading_times as reading
 
+if TYPE_CHECKING:
+    import pytest
+
 WORDS = ["the", "a", "old", "man", "boat", "girl", "letter", "saw", "found", "near", "and", "house"]
 
 
@@ -34,6 +38,8 @@ def of_group(name: str, timer: Callable[[], float] = time.process_time) -> pytes
 
     Other work on the machine does not change these. A mark on a test replaces that of its module.
     """
+    import pytest  # here, since a machine with a GPU may lack it
+
     return pytest.mark.benchmark(group=name, timer=timer, warmup=False, disable_gc=True)
 
 
@@ -50,6 +56,8 @@ def measure(
 
 def r_function(package: str, code: str) -> Callable:
     """Return a function of R that needs a package; skip the benchmark where R lacks it."""
+    import pytest
+
     robjects = pytest.importorskip("rpy2.robjects", reason="rpy2 is not installed")
     if not pytest.importorskip("rpy2.robjects.packages").isinstalled(package):
         pytest.skip(f"R has no {package} here: install.packages('{package}')")
@@ -106,5 +114,6 @@ def gpt2(texts: Iterable[str], vocabulary: int, **sizes: int) -> lm.LanguageMode
     torch.manual_seed(0)
     untrained = GPT2TokenizerFast(pad_token="<|endoftext|>", model_max_length=1024)
     tokenizer = untrained.train_new_from_iterator(texts, vocabulary)
-    config = GPT2Config(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, **sizes)
+    sizes = {"vocab_size": len(tokenizer)} | sizes
+    config = GPT2Config(bos_token_id=0, eos_token_id=0, **sizes)
     return lm.wrap(GPT2LMHeadModel(config), tokenizer, name="random gpt2")

@@ -1,0 +1,205 @@
+"""``make gpu``: what it needs, what it finds, what it keeps. No GPU is needed here.
+
+Reference: the CPU, and a stand-in device whose numbers are the CPU's."""
+
+import argparse
+import importlib.metadata as metadata
+import json
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, shared
+from packaging.requirements import Requirement
+
+CHECK = ROOT / "tests" / "gpu" / "check.py"
+TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
+# what a machine with a GPU has, with all that these require; transformers trains by accelerate
+INSTALLED = "torch transformers tokenizers safetensors accelerate numpy pandas scipy scikit-learn"
+INSTALLED += " statsmodels pyarrow seaborn lazy-loader"
+MISSING = ("pygam", "rpy2", "papermill", "nltk", "kmedoids", "pooch", "requests", "nbformat")
+HIDE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.partition(".")[0] in HIDDEN
+        return None if hidden else super().find_spec(name, path, target)
+
+sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+def with_all_that_they_require(names: list[str]) -> set[str]:
+    """Return distributions and all that these require, without extras."""
+    found: set[str] = set()
+    while names:
+        name = names.pop().lower().replace("_", "-")
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            required = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:  # for another system
+            continue
+        parsed = map(Requirement, required)
+        names += [r.name for r in parsed if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def hidden_modules() -> set[str]:
+    """Return the modules of all installed packages that a machine with a GPU may lack."""
+    there = with_all_that_they_require(INSTALLED.split())
+    owners = metadata.packages_distributions()
+    own = {"psychlm", "analyses", "sitecustomize"}
+    return {
+        module
+        for module, names in owners.items()
+        if not {name.lower().replace("_", "-") for name in names} & there and module not in own
+    }
+
+
+def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the check in its smallest size, with time for a busy machine."""
+    command = [sys.executable, str(CHECK), "--small", "--seconds", "14000", *options]
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True
+    )
+
+
+def checks_in(folder: Path) -> dict[str, dict]:
+    return json.loads((folder / "gpu-small.json").read_text("utf-8"))["checks"]
+
+
+@pytest.mark.slow
+def test_all_is_checked_where_no_other_package_is_installed_and_a_second_run_adds_nothing(
+    tmp_path,
+) -> None:
+    hidden = hidden_modules()
+    assert {name for name in MISSING if name not in hidden} <= {"rpy2"}  # where R is not
+    assert not {"torch", "patsy", "threadpoolctl", "psychlm"} & hidden
+    (tmp_path / "sitecustomize.py").write_text(f"HIDDEN = {hidden!r}\n{HIDE}")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    out = tmp_path / "out"
+    tried = subprocess.run(
+        [sys.executable, "-c", "import pooch"], env=os.environ | {"PYTHONPATH": path}
+    )
+    assert tried.returncode == 1
+    done = run("--device", "cpu", "--out", str(out), PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = checks_in(out)
+    assert all(row["done"] for row in found.values())
+    parts = [name.partition(": ")[0] for name in found]
+    assert (parts.count("agrees"), parts.count("speed"), parts.count("profile")) == (30, 9, 2)
+    for name, row in found.items():
+        if name.startswith("profile"):
+            assert len(row["torch"]) == 10 and len(row["python"]) == 10
+        if name.startswith("speed"):
+            assert 0 < max(row["limits"].values()) < np.inf and row["seconds"] > 0
+    again = run("--device", "cpu", "--out", str(out), PYTHONPATH=path)
+    assert again.returncode == 0 and checks_in(out) == found
+    assert again.stdout.count("\n") == 1  # nothing was measured again
+
+
+@pytest.mark.slow
+def test_jobs_are_measured_on_a_device(tmp_path) -> None:
+    options = ("--device", "card", "--stand-in", str(shared("tools")), "--only", "speed")
+    done = run(*options, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = checks_in(tmp_path)
+    assert sum(name.startswith("speed") and row["done"] for name, row in found.items()) == 9
+
+
+def test_a_device_with_other_numbers_than_the_cpus_is_not_right() -> None:
+    from device_paths import difference
+
+    def off_by(amount: float, device: str) -> np.ndarray:
+        return np.array([np.nan, np.inf, 2.0, 2000.0]) + amount * (device != "cpu")
+
+    assert difference(partial(off_by, 0.0), "other") == 0
+    assert difference(partial(off_by, 1.0), "other") == 0.5
+    assert difference(lambda device: np.array([np.nan if device == "cpu" else 1]), "x") == np.inf
+    assert difference(lambda device: np.array([np.inf if device == "cpu" else 1]), "x") == np.inf
+    check = runpy.run_path(str(CHECK))
+    row = {"agrees": False, "difference": 0.5, "tolerance": 0.1}
+    assert check["line_of"]("agrees: irt", row) == "agrees: irt: DIFFERS (0.5 of 0.1)"
+
+
+def some_checks(connection, asked: argparse.Namespace, found: dict) -> None:
+    """Stand for the process that computes: one check hangs, one ends the process."""
+    for name in ("good", "hangs", "ends", "last"):
+        if "done" in found.get(name, {}):
+            continue
+        connection.send(("begin", name, 5 if name == "hangs" else 60))
+        connection.send(("found", name, {"half": 1}))
+        if name == "hangs":
+            time.sleep(600)
+        if name == "ends":
+            os._exit(9)
+        connection.send(("found", name, {"half": 1, "done": True, "took": 0.1}))
+    connection.send(("end", "", 0))
+
+
+def test_a_check_that_hangs_or_ends_its_process_is_named_and_the_others_are_kept(capsys) -> None:
+    check = runpy.run_path(str(CHECK))
+    context = multiprocessing.get_context("fork")
+    kept: list[str] = []
+    found: dict[str, dict] = {}
+
+    def start(found):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=some_checks, args=(theirs, None, found))
+        process.start()
+        theirs.close()
+        return process, ours
+
+    complete = check["supervise"](start, found, lambda: kept.append(json.dumps(found)), 420)
+    assert complete and all(row["half"] == 1 for row in found.values())
+    assert {name: row.get("error", "") for name, row in found.items()} == {
+        "good": "",
+        "hangs": "cut off: it took longer than it may",
+        "ends": "its process ended",
+        "last": "",
+    }
+    assert json.loads(kept[0]) == {"good": {"half": 1}} and json.loads(kept[-1]) == found
+    assert "hangs: FAILED, cut off" in capsys.readouterr().out
+
+
+def test_what_is_carried_to_another_machine_is_below_60_mib() -> None:
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout")
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [ROOT / name for name in names.split("\0") if name]
+    assert sum(file.stat().st_size for file in files if file.is_file()) < 60 * 2**20
+
+
+def test_the_page_on_speed_says_what_was_measured_on_a_gpu(tmp_path) -> None:
+    table = TABLES["on_a_gpu"]
+    page = (ROOT / "docs" / "speed.md").read_text("utf-8")
+    assert page.endswith(table(ROOT / "reports" / "bench") + "\n"), "python docs/tables.py speed"
+    assert "None was measured" in table(tmp_path)
+    speed = {"cpu_size": [10, 20], "size": [100, 2000], "unit": "persons x items"}
+    speed |= {"cpu_seconds": 8.0, "seconds_at_cpu_size": 2.0, "seconds": 3.0, "peak_gb": 1.25}
+    speed |= {"limits": {"memory": 1.0, "matrix products": 1.5}}
+    checks = {"machine": {"device": "GPU X", "processor": "CPU Y"}, "speed: 2PL": speed}
+    checks |= {"agrees: irt": {"agrees": True}, "agrees: crowd": {"agrees": False}}
+    checks |= {"speed: sweep": {"unit": "readings", "error": "cut off"}}
+    content = {"date": "2026-12-01", "checks": checks}
+    (tmp_path / "gpu.json").write_text(json.dumps(content))
+    *_, first, second = table(tmp_path).splitlines()
+    assert "GPU X with CPU Y, 2026-12-01. 1 of 2 cases agree" in table(tmp_path)
+    assert first == (
+        "| 2PL | 100 x 2,000 persons x items | 3 | 2 (matrix products) | 1.2 "
+        "| 4 (10 x 20 persons x items) |"
+    )
+    assert second == "| sweep | cut off | | | | |"
