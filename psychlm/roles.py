@@ -65,6 +65,8 @@ def in_shell(text: str) -> str:
 
     >>> in_shell("give a key (key=), or repeat=rows")
     'give a key (--key), or --repeat rows'
+    >>> in_shell("filter='condition=a'")
+    "--filter 'condition=a'"
     """
     names = "|".join([*OPTIONS, "key", "level"])
 
@@ -72,7 +74,8 @@ def in_shell(text: str) -> str:
         flag = f"--{match[1].replace('_', '-')}"
         return f"{flag} {match[2]}" if re.match(r"[\w'\"]", match[2]) else flag + match[2]
 
-    return re.sub(rf"\b({names})=(.?)", option, text)
+    # what stands in quotation marks is a value, such as the column of a filter
+    return re.sub(rf"(?<!['\";])\b({names})=(.?)", option, text)
 
 
 def role_options(*names: str) -> Callable:

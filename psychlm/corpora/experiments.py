@@ -639,7 +639,7 @@ def _selected(
             if not (is_word & is_read).any():
                 there = given[is_word].value_counts().head(8).to_dict()
                 raise FrameError(f"no word has {name} = {values}; there are {there}")
-    left_out = [f"{int((~is_read).sum()):,} rows, by the filter {wanted}"] if wanted else []
+    left_out = [f"{int((~is_read).sum()):,} rows, by filter '{wanted}'"] if wanted else []
     notes = []
     for name in labels if not wanted else ():
         practice = cells[name].map(lambda x: bool(PRACTICE.search(x)), "ignore").eq(True)

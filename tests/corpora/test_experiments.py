@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from psychlm import roles
 from psychlm.corpora import read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
@@ -251,6 +252,8 @@ def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(
     assert "4 rows of practice (Bedingung); keep them: filter='Bedingung=*'" in corpus.notes[0]
     assert "of 12 rows 8 hold words, 0 answers" in corpus.notes[0]
     kept = read_experiment(file, filter="Bedingung=*")  # as the note says
+    shown = roles.in_shell("keep them: filter='condition=*'; person='...'")
+    assert shown == "keep them: --filter 'condition=*'; --person '...'"
     check(kept, study())
     fillers = read_experiment(file, filter="Bedingung=practice")
     assert fillers.words["text_id"].unique().tolist() == ["2"]
