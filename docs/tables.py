@@ -3,7 +3,8 @@
 ``results`` writes docs/results.md from the reports at hand, the notebooks' verdicts and how many
 published numbers came out again, and puts the sentences of the verdicts into README's table;
 ``speed`` lists in docs/speed.md what ``make bench`` left in reports/bench/, and ``on_a_cluster``
-computes from it what large jobs cost; ``your_reading_experiment`` lists formats and options there.
+computes from it what large jobs cost; ``your_reading_experiment`` and ``your_test`` list formats
+and options there.
 """
 
 from __future__ import annotations
@@ -370,11 +371,37 @@ def reading_formats() -> str:
     lines = ["| format | recognised by | what it never does |", "| --- | --- | --- |"]
     for form in _reading_formats.FORMATS.values():
         lines.append(f"| {form.name} | {form.recognised_by} | {form.never} |")
-    lines += ["", "| option | in the shell | what it tells |", "| --- | --- | --- |"]
-    for name in roles.READINGS:
+    return "\n".join(lines) + "\n\n" + options_of(roles.READINGS)
+
+
+def answer_formats() -> str:
+    """Return tables of the formats of answers and logs, and of options that tell columns."""
+    from psychlm import roles
+    from psychlm.corpora import _logs, answers
+
+    lines = ["| format | recognised by |", "| --- | --- |"]
+    known = {form.name: form.known_by for form in answers.FORMATS}
+    known["py-irt"] = "`.jsonl` with subject_id and responses"
+    for name, recognised_by in {**known, **_logs.FORMATS}.items():
+        lines.append(f"| {name} | {recognised_by} |")
+    return "\n".join(lines) + "\n\n" + options_of(roles.ANSWERS)
+
+
+def options_of(names: list[str]) -> str:
+    """Return the options that tell columns, in Python and in the shell."""
+    from psychlm import roles
+
+    lines = ["| option | in the shell | what it tells |", "| --- | --- | --- |"]
+    for name in names:
         metavar, told = roles.OPTIONS[name]
         lines.append(f"| `{name}` | `--{name.replace('_', '-')} {metavar}` | {told} |")
     return "\n".join(lines) + "\n"
+
+
+PAGES_OF_FORMATS = {
+    "your_reading_experiment": reading_formats,
+    "your_test": answer_formats,
+}
 
 
 def main() -> None:
@@ -384,8 +411,8 @@ def main() -> None:
         reports = root / "reports"
         if page == "results":
             made = results(reports)
-        elif page == "your_reading_experiment":
-            made = reading_formats()
+        elif page in PAGES_OF_FORMATS:
+            made = PAGES_OF_FORMATS[page]()
         else:
             made = {"speed": speed, "on_a_cluster": costs}[page](reports / "bench")
         file = root / "docs" / f"{page}.md"

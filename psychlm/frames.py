@@ -7,26 +7,15 @@ Nothing is dropped unless a caller asks for it.
 
 from __future__ import annotations
 
-import codecs
-import csv
-import re
 import warnings
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import regex
 
-# Cells that stand for a missing number: what pandas takes for one.
-MISSING = """#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan
-null""".split()  # noqa: SIM905
-MISSING += ["#N/A N/A"]
 is_numeric = pd.api.types.is_numeric_dtype
 
 
@@ -107,137 +96,6 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
             number = is_numeric(dtype) and not pd.api.types.is_bool_dtype(dtype)
             converted[name] = kind if number else object
     return frame.astype(converted) if converted else frame
-
-
-def read_csv(path: str | Path, text: Collection[str] | None = None, **options: Any) -> pd.DataFrame:
-    """Read a CSV file whose columns commas, semicolons or tabs separate.
-
-    Cells such as "310,5" of files that commas do not separate are numbers. Rows with more cells
-    than the header, and columns of one name, are a :class:`FrameError`. Quotes that belong to the
-    text, as in many corpora, stay in it.
-
-    With ``text``, the columns of words and ids, their cells are kept as they are written ("NA",
-    "007"), and only an empty one is missing. In other columns NA is missing, and in those of
-    numbers each of ``MISSING``. ``options`` are those of :func:`pandas.read_csv`.
-    """
-    separator, names = header_of(path)
-    twice = [name for name, n in Counter(names).items() if name and n > 1]
-    refuse("columns", twice, f"occur more than once in {path}; rename or remove them")
-    if quotes_are_text(path, separator, len(names)):
-        options = {"quoting": csv.QUOTE_NONE, **options}
-    if text is not None:
-        empty = {name: ["", "NA"][: 1 + (name not in text)] for name in names}
-        as_written = {"dtype": dict.fromkeys(text, str), "keep_default_na": False}
-        options = {**as_written, "na_values": empty, **options}
-    try:
-        # index_col=False would cut longer rows off; so pandas takes their first cells as an index
-        table = pd.read_csv(path, sep=separator, **options)
-        too_long = "" if isinstance(table.index, pd.RangeIndex) else "the first of them"
-    except pd.errors.ParserError as error:
-        too_long = str(error)
-    if too_long:
-        raise FrameError(
-            f"{path}: rows have more cells than the {len(names)} names of the header, or a "
-            "quotation mark is not closed; name every column, and quote cells that hold the "
-            f"separator ({too_long})"
-        )
-    if separator != "," or text is not None:
-        typed = options.get("dtype", ())
-        for place, name in enumerate(table.columns):
-            if name not in typed and place not in typed:
-                table[name] = numbers_of(table[name], comma=separator != ",")
-    return table
-
-
-def header_of(path: str | Path) -> tuple[str, list[str]]:
-    """Return what separates the columns of a CSV file (",", ";" or a tab), and their names."""
-    with Path(path).open(newline="", encoding="utf-8-sig") as opened:
-        first = "".join(opened.readline().splitlines())
-    unquoted = re.sub('"[^"]*"', "", first)
-    separator = max(",;\t", key=unquoted.count)
-    return separator, next(csv.reader([first], delimiter=separator), [])
-
-
-def quotes_are_text(path: str | Path, separator: str, n_cells: int) -> bool:
-    """Return whether quotation marks that open cells belong to the text.
-
-    A mark that quotes makes one row of the lines up to the next mark. Where each of these lines has
-    by itself as many cells as the header, and the row would join lines or cells, the marks are
-    text; where the row has as many cells and the lines have not, they quote. A file with both, or
-    rows of several lines with neither, is a :class:`FrameError`.
-    """
-    mark, between = re.escape(separator).encode(), separator.encode()
-    # A quoted cell becomes a null character, one that is open at the end of the line a mark.
-    quoted = re.compile(rb'(^|%b)"(?:[^"]|"")*("(?!")|$)' % mark)
-    opened_last, malformed = re.compile(rb'(^|%b)"$' % mark), re.compile(rb"\0 *[^ %b]" % mark)
-    # Most lines hold no mark, or quote whole cells without a mark or separator.
-    cell = rb'(?:"[^"%b]*"|[^"%b]*)(?:%b|\r?\n|$)' % (mark, mark, mark)
-    simple = re.compile(rb"(?:%b){%d}" % (cell, n_cells))
-    text_in, quotes_in = 0, 0  # the first lines in which marks are text, or quote
-    # Which lines of a row have all cells; its separators outside and inside quoted cells.
-    whole, n_between, n_inside = list[bool](), 0, 0
-    with Path(path).open("rb") as opened:
-        if not any(b'"' in part for part in iter(partial(opened.read, 2**20), b"")):
-            return False  # most files, at the speed of reading them
-        opened.seek(0)
-        for number, line in enumerate(chain(opened, [b""]), start=1):
-            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            if not whole and (b'"' not in line or (number > 1 and simple.fullmatch(line))):
-                continue
-            cells = line.strip(b"\r\n")
-            unread = cells if not whole else b'"' + cells  # of an open cell
-            unread = quoted.sub(lambda m: m[1] + (b"\0" if m[2] else b'"'), unread)
-            whole += [cells.count(between) == n_cells - 1 or not cells] if line else []
-            is_open = opened_last.search(unread)
-            n_between += unread.count(between)
-            n_inside += cells.count(between) - unread.count(between)
-            if is_open and line:  # it ends in another line, or never
-                continue
-            first, all_whole, joined = number - len(whole) + bool(line), all(whole), len(whole) > 1
-            is_row = not is_open and n_between == n_cells - 1
-            wrong = malformed.search(unread) and not joined
-            if wrong or (all_whole and (joined or not is_row)):
-                text_in = text_in or first
-            elif joined and not (is_row and (n_inside == 0 or not (whole[0] or whole[-1]))):
-                raise FrameError(
-                    f"{path}, line {first}: a quotation mark is not closed within {len(whole)} "
-                    "lines, which may be one cell, or rows of which some are incomplete; where it "
-                    "is text, quote its cell and double it, else take line breaks out of the cell"
-                )
-            elif is_row and (number == 1 or not all_whole):  # names of columns are no text
-                quotes_in = quotes_in or first
-            whole, n_between, n_inside = [], 0, 0
-    if text_in and quotes_in:
-        raise FrameError(
-            f"{path}: quotation marks quote a cell in line {quotes_in}, and are not closed, or "
-            f"text, in line {text_in}; quote that cell and double its marks"
-        )
-    return text_in > 0
-
-
-def numbers_of(values: pd.Series, *, comma: bool = True) -> pd.Series:
-    """Return text such as "310,5" as numbers, if all of it is that is not one of ``MISSING``; else
-    the values as they are. Without ``comma`` a number has none.
-
-    Numbers such as "1,234" beside others without a comma are a :class:`FrameError`.
-
-    >>> numbers_of(pd.Series(["310,5", "7", None, "nan"])).tolist()
-    [310.5, 7.0, nan, nan]
-    """
-    if is_numeric(values):
-        return values
-    text = values.dropna().astype(str).str.strip()
-    text = text[~text.isin(MISSING)]
-    if comma and text.str.fullmatch(r"[-+]?\d+([.,]\d*)?").all():
-        commas = text[text.str.contains(",")]
-        if 0 < len(commas) < len(text) and commas.str.fullmatch(r"[-+]?[1-9]\d{0,2},\d{3}").all():
-            raise FrameError(
-                f"{values.name!r} holds numbers such as {commas.iloc[0]!r}, where the comma may "
-                "mark thousands or decimals; write them without it, or with a point"
-            )
-        text = text.str.replace(",", ".", regex=False)
-    numbers = pd.to_numeric(text, errors="coerce")
-    return numbers.reindex(values.index) if len(text) and numbers.notna().all() else values
 
 
 def check_responses(

@@ -78,10 +78,11 @@ def test_the_recipes_of_contributing_name_what_is_there_and_are_short():
         assert re.search(rf"(?:def |^){name}\b", sources, flags=re.M), name
 
 
-def test_the_table_of_formats_of_reading_studies_is_that_of_the_reader():
-    page = (ROOT / "docs" / "your_reading_experiment.md").read_text(encoding="utf-8")
-    written = page.partition("<!-- table -->\n")[2]
-    assert written == TABLES["reading_formats"](), "python docs/tables.py your_reading_experiment"
+@pytest.mark.parametrize("page", ["your_reading_experiment", "your_test"])
+def test_the_tables_of_formats_are_those_of_the_readers(page):
+    written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    tables = written.partition("<!-- table -->\n")[2]
+    assert tables == TABLES["PAGES_OF_FORMATS"][page](), f"python docs/tables.py {page}"
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
 
 from psychlm import cli, frames
-from psychlm.corpora import read_experiment
+from psychlm.corpora import _sniff, read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.corpora._reading_formats import EYELINK
 from psychlm.frames import FrameError
@@ -129,7 +129,7 @@ def csv_corpus(tmp_path):
 def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_path):
     corpus = csv_corpus("007 01 1 250; 007 01 2 0")
     (tmp_path / "counts.csv").write_text("word,count\nso,100\nnone,7\nnull,3\n")
-    counts = frames.read_csv(tmp_path / "counts.csv", keep_default_na=False)
+    counts = _sniff.read_csv(tmp_path / "counts.csv", ["word"])
     frequency = corpora.log_frequency(corpus.words["word"], counts.set_index("word")["count"])
     np.testing.assert_allclose(frequency, np.log([7, 100]))
     assert corpus.words["word"].tolist() == ["None", "so;"]
