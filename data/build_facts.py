@@ -1,9 +1,10 @@
 """Build ``data/facts/`` from the original files: ``python data/build_facts.py``.
 
 Facts are numbers of public studies (graded responses, ratings, reading times, lengths, frequencies,
-surprisals) that come with the project, so that a bare clone analyses real data. Wording is not
-among them: a word is reduced to its *shape*, in which every letter is "a" and every digit "0"
-("Don't," is "aaa'a,"), from which lengths and exclusions follow. Sources and licences stand in
+surprisals) that come with the project, so that a bare clone analyses real data. Two texts come too,
+which anyone may pass on: the SAP Benchmark and Natural Stories. Else wording is not among them: a
+word is reduced to its *shape*, in which every letter is "a" and every digit "0" ("Don't," is
+"aaa'a,"), from which lengths and exclusions follow. Sources and licences stand in
 ``data/README.md``. A test compares the tables with the originals.
 """
 
@@ -106,10 +107,8 @@ def metabench_tables() -> Tables:
 
 
 def sap2024_tables() -> Tables:
-    """Return single self-paced reading times, and the surprisals of the words read."""
+    """Return single self-paced reading times, and the words read with their surprisals."""
     sentences = pd.read_csv(data.path("sap2024/sentences"), keep_default_na=False)
-    shape = word_shape(sentences.pop("word"))
-    sentences.insert(2, "word_shape", shape)
     return {"readings": pd.read_parquet(data.path("sap2024/readings")), "sentences": sentences}
 
 
@@ -210,10 +209,13 @@ def provo() -> Corpus:
 
 
 def corpus_tables(name: str) -> Tables:
-    """Return the words (as shapes), reading times and surprisals of a reading-time corpus."""
+    """Return the words (as shapes, unless anyone may pass them on), reading times and surprisals."""
     corpus = {"ucl2023": ucl, "naturalstories": natural_stories, "provo": provo}[name]()
-    words = corpus.words.assign(word=word_shape(corpus.words["word"]))
-    tables = {"words": words.rename(columns={"word": "word_shape"}), "readings": corpus.readings}
+    words = corpus.words
+    if name != "naturalstories":
+        shape = word_shape(words["word"])
+        words = words.assign(word=shape).rename(columns={"word": "word_shape"})
+    tables = {"words": words, "readings": corpus.readings}
     if "log_frequency" not in words:  # the release has no frequencies: count words in the novels
         frequency = reading_times.log_frequency(corpus.words["word"], novels.word_counts())
         tables["frequency"] = words[["text_id", "word_id"]].assign(log_frequency=frequency)

@@ -245,12 +245,7 @@ def natural_stories() -> Corpus:
     >>> natural_stories().readings.shape
     (10256, 5)
     """
-
-    def words() -> pd.Series:
-        table = _released("naturalstories/all_stories", sep="\t", quoting=3)
-        return table.sort_values(["item", "zone"])["word"]
-
-    return _from_facts("naturalstories", words)
+    return _from_facts("naturalstories")
 
 
 def provo() -> Corpus:
@@ -283,10 +278,7 @@ def sap() -> Corpus:
     >>> sap().readings["subject"].nunique()
     2000
     """
-    try:
-        sentences = _released("sap2024/sentences")
-    except data.DataMissingError:
-        sentences = data.facts("sap2024/sentences").rename(columns={"word_shape": "word"})
+    sentences = data.facts("sap2024/sentences")
     ids = {"sentence_id": "text_id", "word_position": "word_id", "participant": "subject"}
     names = {"gpt2_bits": "GPT-2", "lstm_bits": "LSTM", "rnng_bits": "RNNG"}
     sentences = sentences.rename(columns=ids)
@@ -307,13 +299,16 @@ def sap() -> Corpus:
     return Corpus(words, frames.check_readings(readings), surprisals, (note,))
 
 
-def _from_facts(name: str, printed: Callable[[], pd.Series]) -> Corpus:
+def _from_facts(name: str, printed: Callable[[], pd.Series] | None = None) -> Corpus:
     """Read a corpus from committed facts, with its words as printed where the text is at hand.
 
-    Else a word is its shape: "Don't," is "aaa'a,"."""
+    ``printed`` reads the words of a text that may not be passed on. Without it a word is its shape:
+    "Don't," is "aaa'a,"."""
     words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
     words = words.rename(columns={"word_shape": "word"})
     surprisals = data.facts(f"{name}/surprisals") if name != "provo" else None
+    if printed is None:
+        return Corpus(words, readings, surprisals)
     try:
         texts = printed().reset_index(drop=True)
     except data.DataMissingError:

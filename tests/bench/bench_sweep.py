@@ -90,7 +90,7 @@ def test_one_fit(benchmark, backend):
 def two_thousand():
     """184,000 self-paced reading times of 2,000 people (Huang et al. 2024)."""
     readings, words = (data.facts(f"sap2024/{name}") for name in ("readings", "sentences"))
-    words["length"] = words["word_shape"].str.len()
+    words["length"] = words["word"].str.len()
     frame = readings.merge(words, on=["sentence_id", "word_position"])
     return frame.query("100 < self_paced_ms < 3000").astype({"item": str})
 

@@ -30,7 +30,7 @@ def sap():
     table, bits = table[kept], bits[kept]
     return table.rename(columns={"participant": "subject", "self_paced_ms": "rt"}).assign(
         surprisal=((bits - bits.mean()) / bits.std()).round(6),
-        length=table["word_shape"].str.len() - 4,
+        length=table["word"].str.len() - 4,
         log_rt=np.log(table["self_paced_ms"]),
         item=table["item"].astype(str),
     )
