@@ -209,7 +209,7 @@ def provo() -> Corpus:
 
 
 def corpus_tables(name: str) -> Tables:
-    """Return the words (as shapes, unless anyone may pass them on), reading times and surprisals."""
+    """Return words (as shapes, unless anyone may pass them on), reading times and surprisals."""
     corpus = {"ucl2023": ucl, "naturalstories": natural_stories, "provo": provo}[name]()
     words = corpus.words
     if name != "naturalstories":

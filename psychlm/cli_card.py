@@ -80,11 +80,22 @@ def row_of(row: dict[str, Any]) -> list[str]:
 @click.option("--against", default="", help="A second model, compared pair by pair.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="A folder of minimal pairs (JSONL).")
 @click.option("--fast", is_flag=True, help="A tenth of the data, for checkpoints in training.")
+@click.option("--fetch", is_flag=True, help="Fetch first what does not come with the project.")
 @device_option
 @out_option
 @parameter_option
-def model(pairs: Path | None, out: Path | None, parameters: Any, **options: Any) -> None:
+def model(
+    pairs: Path | None, fetch: bool, out: Path | None, parameters: Any, **options: Any
+) -> None:
     """Compare a language model with people: guesses, reading times, items, biases."""
+    if fetch:
+        from psychlm import data, model_card
+
+        for dataset in sorted(set(model_card.TEXTS.values())):
+            try:
+                say(f"{dataset}: {data.path(dataset)}", err=True)
+            except data.DataError as error:  # the card is made without it, and says so
+                say(f"psychlm: {error}", err=True)
     options |= {name: from_here(options[name], is_model=True) for name in ("model", "against")}
     options["pairs"] = pairs
     name = Path(options["model"]).name or options["model"]

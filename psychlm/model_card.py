@@ -14,6 +14,14 @@ from psychlm.corpora import reading_times as corpora
 from psychlm.device import Device
 
 KEYS = ["text_id", "word_id"]
+# What the card reads that does not come with the project, and the dataset that has it.
+TEXTS = {
+    "ucl2023": "ucl2023/all_measures",
+    "ratings": "ucl2023/all_measures",
+    "provo": "provo/provo_texts",
+    "items": "laverghetta2021/diagnostic_results",
+    "probes": "mcqa/arc/ARC-Easy-Test",
+}
 BASELINE = (
     "(log_frequency + length_chars)^2 + (prev_log_frequency + prev_length_chars)^2 + position"
 )
@@ -35,6 +43,14 @@ def a_tenth(words: pd.DataFrame, corpus: str, rng: np.random.Generator) -> pd.Da
     each = 5 if len(kinds) > 1 else max(len(kinds[0]) // 10, 6)
     chosen = np.concatenate([rng.permutation(units)[:each] for units in kinds])
     return words[unit.isin(chosen)]
+
+
+def with_released(bits: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return bits, and beside them GPT-3's (``gpt3``) where the corpus was released with them."""
+    if name != "naturalstories":
+        return bits
+    released = data.facts(f"{name}/surprisals").rename(columns={"GPT-3 davinci": "gpt3"})
+    return bits.merge(released, on=KEYS, how="left", validate="one_to_one")
 
 
 def readings_with_predictors(

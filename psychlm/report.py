@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Report", "begin", "plain", "record", "record_table", "say", "table", "verdict"]
+__all__ += ["left_out"]
 __all__ += ["Rule", "assignments", "at_least", "between", "check_type", "some_of"]
 __all__ += ["checksums", "figure_data", "key_label", "label", "number", "register_figure"]
 DataKind = Literal["real", "simulated", "published"]
@@ -300,6 +301,21 @@ def say(*wordings: str | tuple[Any, str], **values: Any) -> None:
     """
     if text := _wording(wordings, values):
         _show(text)
+
+
+def left_out(sections: Mapping[str, str], *, fetch: Sequence[str] = ()) -> None:
+    """Show in one line what is left out and why; pages do not show the sections of these names.
+
+    ``fetch`` names datasets that would fill some of them.
+
+    >>> left_out({"Items": "their wording"}, fetch=["mcqa/ax_b"])
+    **Left out:** Items (their wording). `psychlm data pull mcqa/ax_b` fetches what has an address.
+    """
+    if not sections:
+        return
+    said = "; ".join(f"{name} ({reason})" for name, reason in sections.items())
+    command = f" `psychlm data pull {' '.join(fetch)}` fetches what has an address." * bool(fetch)
+    _show(f"**Left out:** {said}.{command}", left_out=list(sections))
 
 
 def _wording(wordings: str | Sequence[Any], values: Mapping[str, Any]) -> str:

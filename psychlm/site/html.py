@@ -178,6 +178,7 @@ def report_page(
                 if output.output_type == "stream":
                     output.text = quiet(output.text)
             cell.outputs = [o for o in shown if o.output_type != "stream" or o.text.strip()]
+    cells[:] = present(cells)
     if cells and cells[0].cell_type == "markdown" and cells[0].source.startswith("# "):
         heading, _, cells[0]["source"] = cells[0].source.removeprefix("# ").partition("\n")
         title = title if report.get("card") else heading  # a card says what it is of
@@ -198,6 +199,21 @@ def report_page(
         addresses=urls[urls.str.startswith("https://")].to_dict(),
         numbers=pd.concat([numbers[is_compared], numbers[~is_compared]]).to_dict("records"),
     )
+
+
+def present(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Return the cells without the sections that ``report.left_out`` named."""
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    said = [output.get("metadata", {}).get("psychlm", {}) for output in outputs]
+    absent = {f"## {name}" for shown in said for name in shown.get("left_out", ())}
+    kept, is_absent = [], False
+    for cell in cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("## "):
+            is_absent = cell.source.partition("\n")[0] in absent
+        failed = any(output.output_type == "error" for output in cell.get("outputs", []))
+        if failed or not is_absent:
+            kept.append(cell)
+    return kept
 
 
 def verdict_figure(cells: list[nbformat.NotebookNode]) -> tuple[str, bytes, str]:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from command import refused, run
 
-from psychlm import corpora, irt
+from psychlm import corpora, data, irt, model_card
 from psychlm.site import cards
 
 OPTIONS = ("--columns", "subject=ID", "--measure", "RT")
@@ -118,3 +118,24 @@ def test_the_card_of_ratings_compares_graded_models(tmp_path):
     assert numbers["card.items"]["value"] == 7
     expected = irt.fit(ratings[chosen], "graded", standard_errors=False).loglik
     assert numbers["models.graded.loglik_nats"]["value"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_fetch_gets_what_a_model_card_reads_and_a_refusal_does_not_stop_it(study, monkeypatch):
+    asked = []
+
+    def path(name):
+        asked.append(name)
+        if name == "provo/provo_texts":
+            raise data.DataMissingError("no network")
+        return study / name
+
+    content = {"verdict": {"sentence": "It ran.", "support": ""}, "numbers": []}
+    monkeypatch.setattr(data, "path", path)
+    monkeypatch.setattr(cards, "make", lambda *_: content)
+    printed = run("card", "model", "--fetch").output
+    assert asked == sorted(set(model_card.TEXTS.values())) and len(asked) == 4
+    assert set(asked) <= set(data.registry().index)
+    assert "It ran." in printed and "no network" in printed
+    asked.clear()
+    run("card", "model")
+    assert not asked

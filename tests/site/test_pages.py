@@ -286,3 +286,22 @@ def test_latex_becomes_mathml_or_stays_readable(latex, holds) -> None:
 )
 def test_printed_text_is_shown_without_folders_and_kernel_messages(printed, shown) -> None:
     assert html.quiet(printed) == shown
+
+
+def test_a_section_that_is_left_out_is_one_line_and_stays_where_it_failed() -> None:
+    said = {"psychlm": {"left_out": ["Items"]}}
+    line = new_output("display_data", {"text/markdown": "**Left out:** Items."}, metadata=said)
+    failed = new_output("error", ename="E", evalue="x", traceback=[])
+    cells = [
+        new_markdown_cell("## Data\n\nHere."),
+        new_code_cell("report.left_out(...)", outputs=[line]),
+        new_markdown_cell("## Items\n\nThey were asked ..."),
+        new_code_cell("if items is not None: ..."),
+        new_markdown_cell("More of items."),
+        new_markdown_cell("## Items of another kind"),
+        new_code_cell("1 / 0", outputs=[failed]),
+    ]
+    assert html.present(cells) == [*cells[:2], *cells[5:]]
+    cells[3]["outputs"] = [failed]
+    assert cells[3] in html.present(cells)
+    assert html.present(cells[2:]) == cells[2:]
