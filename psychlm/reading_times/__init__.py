@@ -3,7 +3,7 @@ models at once."""
 
 from psychlm.reading_times._result import GAMFit
 from psychlm.reading_times.formula import FormulaError
-from psychlm.reading_times.gam import fit, to_bambi
+from psychlm.reading_times.gam import fit
 from psychlm.reading_times.lm_quality import (
     explained_share,
     gain_relation,
@@ -12,12 +12,15 @@ from psychlm.reading_times.lm_quality import (
 )
 from psychlm.reading_times.power import Simulated, power_curve, simulate
 from psychlm.reading_times.sweep import BASELINE, delta_loglik
+from psychlm.reading_times.tests import Table, anova
 
 __all__ = [
     "BASELINE",
     "FormulaError",
     "GAMFit",
     "Simulated",
+    "Table",
+    "anova",
     "delta_loglik",
     "explained_share",
     "fit",
@@ -26,5 +29,4 @@ __all__ = [
     "predictability_norm_correlation",
     "quality",
     "simulate",
-    "to_bambi",
 ]

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,9 @@ import scipy
 from numpy.typing import NDArray
 
 from psychlm.frames import FrameError, label_of
+
+if TYPE_CHECKING:
+    from psychlm.reading_times.tests import DDF, Adjust, Table
 
 Floats = NDArray[np.float64]
 SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
@@ -38,10 +41,17 @@ class Model:
 
     ``predict(data, exclude, se)`` returns the expected response and its standard error or None,
     ``effect(label, data)`` what one term adds, and its standard error, ``tests()`` the columns edf,
-    ref_df, F and p. A program that has no answer inherits these.
+    ref_df, F and p. ``design(data)`` returns rows, (n, p), whose products with the estimate of
+    ``inference(ddf)`` are the linear predictor without random effects; the latter's covariance,
+    (p, p), and function of contrasts, (m, p) to (m,), give errors and degrees of freedom.
+    ``anova(ddf)`` tests terms; ``loglik_by_ml()`` fits again by ML. A program that has no answer
+    inherits these.
     """
 
     variables: Sequence[str]  # columns that a prediction needs
+    fixed_variables: Sequence[str]  # those of linear terms and smooths
+    is_mixed: bool = False  # random effects in lme4's notation, of a gaussian response
+    link: str = "identity"
     parts: dict[str, Part]  # linear terms and smooths without random effects, by label
     random: tuple[str, ...] = ()  # labels of random effects
     r_object: object = None
@@ -53,6 +63,7 @@ class Model:
         )
 
     predict = effect = residuals = tests = random_effects = profile_intervals = _absent
+    design = inference = anova = loglik_by_ml = residual_df = deviance = dof_method = _absent
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +90,10 @@ class GAMFit:
     converged: bool
     data: pd.DataFrame = field(compare=False)  # the rows fitted, columns that the formula names
     model: Model = field(compare=False)
-    n_missing: int = 0  # rows left out because the response is missing (a skipped word)
+    n_missing: int = (
+        0  # rows left out because a variable is missing (of a skipped word, the response)
+    )
+    missing: dict[str, int] = field(default_factory=dict, compare=False)  # these, by variable
     family: str = "gaussian"
     # Standard deviations of the random effects and of the residual, as mgcv's gam.vcomp
     variance_components: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
@@ -184,6 +198,106 @@ class GAMFit:
         """
         return self.model.random_effects()
 
+    @property
+    def is_mixed(self) -> bool:
+        """Return whether this is a linear mixed model: random effects in lme4's notation."""
+        return self.model.is_mixed
+
+    def anova(self, ddf: DDF = "Satterthwaite") -> Table:
+        """Return F tests of the terms.
+
+        Of mixed models (random effects in lme4's notation) the tests are lmerTest's of type III,
+        with Satterthwaite's degrees of freedom or, for models fitted by REML to at most 3,000 rows,
+        Kenward and Roger's. Of additive models they are mgcv's: each linear term given all others,
+        and Wood's (2013) tests of smooths. To compare fits, see :func:`reading_times.anova`.
+
+        Returns
+        -------
+        Table
+            By term ``num_df``, ``den_df``, ``F`` and ``p``; of mixed models ``sum_sq`` and
+            ``mean_sq`` before them.
+        """
+        from psychlm.reading_times.tests import Table
+
+        table = self.model.anova(ddf)
+        kind = "type III" if self.is_mixed else "each term given all others"
+        title = f"F tests of the terms of {self.formula}"
+        note = f"{kind}; degrees of freedom: {self.model.dof_method(ddf)}; n = {self.n:,}"
+        return Table(table.rename_axis("term"), title, (f"{note} ({self.left_out})",))
+
+    def means(
+        self,
+        of: str | Sequence[str],
+        *,
+        by: str | Sequence[str] = (),
+        at: Mapping[str, Any] | None = None,
+        pairs: bool = False,
+        adjust: Adjust | None = None,
+        response: bool = False,
+        bias_correction: bool = False,
+        ddf: DDF = "Satterthwaite",
+        level: float = 0.95,
+    ) -> Table:
+        """Return estimated marginal means, or their differences, as R's emmeans does.
+
+        A mean is the average expected response over a grid: all levels of the factors and of
+        numbers with two values, each weighing the same, and the mean of every other number, without
+        random effects (Searle, Speed & Milliken 1980). With ``by`` a number at several values and
+        ``pairs`` it is a difference smooth: ``fit.means("cond", by="position", at={"position":
+        range(1, 50)}, pairs=True)`` is the difference of ``cond`` along the position, that of
+        ``s(position, by=cond)`` with that of the intercepts.
+
+        Parameters
+        ----------
+        of, by : str or list of str
+            Variables whose combinations have means; differences are taken within those of ``by``.
+        at : dict, optional
+            Values of numbers, or levels of factors, instead of those of the grid.
+        pairs : bool
+            Whether to return all differences of two means.
+        adjust : {"tukey", "holm", "bonferroni", "none"}, optional
+            Of p and intervals, for the number of comparisons: "tukey" for pairs unless given, else
+            "none".
+        response : bool
+            Whether to return from ``log(y)``, or from a family's link, to the response; differences
+            of logarithms become ratios.
+        bias_correction : bool
+            Whether to multiply means of ``log(y)`` by 1 + v/2, v the residual variance, which makes
+            them means of y; without, they are medians. The variance of random effects is not in v.
+        ddf : {"Satterthwaite", "Kenward-Roger"}
+            Degrees of freedom of mixed models.
+        level : float
+            Coverage of the intervals.
+
+        Returns
+        -------
+        Table
+            The variables (of pairs ``contrast``), ``estimate`` (``ratio``), ``std_error``, ``df``,
+            ``low``, ``high``, and of pairs ``t`` and ``p``; notes say what was averaged and held.
+
+        Examples
+        --------
+        >>> from psychlm import reading_times
+        >>> words = pd.DataFrame({"ms": [10.0, 12, 20, 26], "old": list("aabb"), "x": [1, 2, 1, 2]})
+        >>> fit = reading_times.fit(words, "ms ~ old + x")
+        >>> fit.means("old")["estimate"].round(6).tolist()
+        [11.0, 23.0]
+        """
+        from psychlm.reading_times.tests import means
+
+        return means(
+            self,
+            of,
+            by=by,
+            at=at,
+            pairs=pairs,
+            adjust=adjust,
+            response=response,
+            bias_correction=bias_correction,
+            ddf=ddf,
+            level=level,
+        )
+
     def profile_intervals(self, level: float = 0.95) -> pd.DataFrame:
         """Return lme4's profile-likelihood intervals: ``low`` and ``high`` of each parameter."""
         return self.model.profile_intervals(level)
@@ -196,6 +310,13 @@ class GAMFit:
         """
         return Summary(self, self.coefficients.drop(columns=["low", "high"]), self.model.tests())
 
+    @property
+    def left_out(self) -> str:
+        """Return how many rows were left out, and which variable is missing in them."""
+        by_variable = ", ".join(f"{name} {n:,}" for name, n in self.missing.items())
+        reason = f", missing: {by_variable}" if by_variable else ""
+        return f"{self.n_missing:,} rows left out{reason}"
+
     def __repr__(self) -> str:
         """Return the model and its estimates, as R's ``print`` does."""
         converged = "" if self.converged else ", NOT converged"
@@ -204,7 +325,7 @@ class GAMFit:
             tables.append(self.smooths.round(3))
         return (
             f"{self.formula}\n{self.backend}, {self.method}{converged}: n = {self.n:,} "
-            f"({self.n_missing:,} without a response left out), log-likelihood {self.loglik:.2f} "
+            f"({self.left_out}), log-likelihood {self.loglik:.2f} "
             f"on {self.edf:.2f} degrees of freedom, residual deviation {self.scale**0.5:.4g}"
         ) + "".join(f"\n\n{table.to_string()}" for table in tables)
 
@@ -235,7 +356,8 @@ class Summary:
         text += [f"Singular: {message}" for message in fit.singular]
         text.append(
             f"R-sq.(adj) = {fit.r_squared:.3g}  Deviance explained = {fit.deviance_explained:.1%}\n"
-            f"-{fit.method} = {fit.criterion:.5g}  Scale est. = {fit.scale:.5g}  n = {fit.n}  "
+            f"-{fit.method} = {fit.criterion:.5g}  Scale est. = {fit.scale:.5g}  n = {fit.n} "
+            f"({fit.left_out})  "
             f"AIC = {fit.aic:.5g}  log-likelihood = {fit.loglik:.5g}"
         )
         return "\n\n".join(text)
@@ -265,7 +387,8 @@ def coefficient_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return ``coefficients`` (with 95 % intervals and t tests) and ``covariance``, by name.
 
-    A coefficient without variance was dropped by R, which gives it 0: it is NaN, with a warning.
+    Where the degrees of freedom differ between coefficients they are a column ``df``. A coefficient
+    without variance was dropped by R, which gives it 0: it is NaN, with a warning.
     """
     std_error, index = np.sqrt(np.diag(covariance)), pd.Index(names, name="coefficient")
     dropped = std_error == 0
@@ -279,7 +402,10 @@ def coefficient_tables(
         estimate, std_error = (np.where(dropped, np.nan, each) for each in (estimate, std_error))
     margin = scipy.stats.t.ppf(0.975, dof) * std_error
     table = {"estimate": estimate, "std_error": std_error}
-    table |= {"low": estimate - margin, "high": estimate + margin, "t": estimate / std_error}
+    table |= {"low": estimate - margin, "high": estimate + margin}
+    if np.ndim(dof):
+        table["df"] = np.asarray(dof)
+    table["t"] = estimate / std_error
     table["p"] = 2 * scipy.stats.t.sf(np.abs(table["t"]), dof)
     return {
         "coefficients": pd.DataFrame(table, index=index),

@@ -10,38 +10,49 @@ difference from it, beside ``s(x)``; in linear terms all factors have treatment 
 ``offset(x)`` is added as it is.
 Random smooths (``bs="fs"``), ``by`` in ``ti()``, other bases and ``m=`` are mgcv's. Variables may
 be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` and, in linear terms,
-``poly(x, 2)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x | g)``, ``(1 + x || g)``
-(uncorrelated) and ``(1 | g/h)``. Means, deviations and orthogonal polynomials are those of the data
-of the fit, also in predictions.
+``poly(x, 2)`` and ``ns(x, df=3)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x |
+g)``, ``(1 + x || g)`` (uncorrelated) and ``(1 | g/h)``. As in R, the means, deviations, polynomials
+and knots are those of all rows of the frame, also of those that the fit leaves out because another
+variable is missing, and predictions use the same.
+
+``C(g, Sum)`` gives a factor other contrasts wherever it stands in the formula: ``Treatment("b")``,
+``Sum``, ``Helmert``, ``Poly`` or ``sdif`` (successive differences, also ``Diff``), or R's names of
+them, ``contr.sum``; ``C(g, levels=["b", "a"])`` sets the order of its levels, and ``C(g)`` makes
+numbers a factor. Coefficients have the names that R gives to a factor with these contrasts: ``g1``,
+``g2`` for sums, ``gb-a`` for differences.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import patsy.contrasts
 from patsy import ModelDesc, PatsyError
 from patsy.parse_formula import ParseNode, parse_formula
+from scipy.interpolate import BSpline
 
 from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import Floats, require_columns
 
 # The variables of a linear term that have a column for every level, if they are factors.
 Coding = dict[tuple[str, ...], frozenset[str]]
-State = dict[str, tuple[float, float, Floats]]  # mean, deviation and powers' weights, by expression
+# Expressions that depend on the data, placed at them: x, (n,), to columns (n, k).
+State = dict[str, Callable[[Floats], Floats]]
 
 DEFAULT_K = {"s": 10, "te": 5, "ti": 5}  # mgcv's basis dimensions, for te() that of each margin
 BASES = {"s": ("tp", "cr", "re"), "te": ("cr",), "ti": ("cr",)}
 FUNCTIONS = {"I": np.asarray} | {
     name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "sqrt", "exp", "abs")
 }
-OF_THE_FIT = {"scale": 1, "poly": 2}  # transformations that depend on the data; their arguments
+OF_THE_FIT = {"scale": 1, "poly": 2, "ns": 2}  # they depend on the data; how many arguments
 ALLOWED = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.operator, ast.unaryop)
 
 
@@ -72,33 +83,88 @@ class Smooth:
         return (*self.variables, self.by) if self.by else self.variables
 
 
+def standardised(x: Floats, mean: float, deviation: float) -> Floats:
+    """Return R's ``scale(x)``, shape (n, 1)."""
+    return ((x - mean) / deviation)[:, None]
+
+
+def orthogonal_powers(x: Floats, mean: float, deviation: float, inverse: Floats) -> Floats:
+    """Return R's ``poly(x, k)``, shape (n, k): powers times the inverse of R in their QR
+    decomposition at the data of the fit."""
+    powers = np.vander((x - mean) / deviation, len(inverse), increasing=True)
+    return (powers @ inverse)[:, 1:]
+
+
+def natural_spline(x: Floats, knots: Floats, constraint: Floats) -> Floats:
+    """Return R's ``ns(x, df)``, shape (n, df): cubic B-splines times ``constraint``; beyond the
+    outer knots they go on as straight lines."""
+    bases = BSpline(knots, np.eye(len(knots) - 4), 3)
+    inside = np.clip(x, knots[0], knots[-1])
+    values = bases(inside) + (x - inside)[:, None] * bases(inside, 1)
+    return values[:, 1:] @ constraint
+
+
+def place_expression(outer: str, x: Floats, degree: int, name: str) -> Callable[[Floats], Floats]:
+    """Return ``scale``, ``poly`` or ``ns`` as a function that is placed at the data x."""
+    x = x[np.isfinite(x)]
+    n_unique = len(np.unique(x))
+    if n_unique <= max(degree, 1):
+        raise FrameError(
+            f"{name} needs more than {max(degree, 1)} different values, and there are {n_unique}; "
+            "lower its degree, or leave it out"
+        )
+    mean = float(x.mean())
+    deviation = float(x.std(ddof=1))
+    if outer == "scale":
+        return partial(standardised, mean=mean, deviation=deviation)
+    if outer == "poly":
+        upper = np.linalg.qr(np.vander((x - mean) / deviation, degree + 1, increasing=True))[1]
+        signed = upper * np.sign(np.diag(upper))[:, None]
+        inverse = np.linalg.inv(signed)
+        return partial(orthogonal_powers, mean=mean, deviation=deviation, inverse=inverse)
+    # ns(): knots at quantiles, and B-splines (but the first) whose second derivatives are zero at
+    # both ends: the last columns of Q of the QR decomposition of these derivatives.
+    inner = np.quantile(x, np.linspace(0, 1, degree + 1)[1:-1])
+    knots = np.r_[[x.min()] * 4, inner, [x.max()] * 4]
+    curvature = BSpline(knots, np.eye(len(knots) - 4), 3)(knots[[0, -1]], 2)[:, 1:]
+    constraint = np.linalg.qr(curvature.T, mode="complete")[0][:, 2:]
+    return partial(natural_spline, knots=knots, constraint=constraint)
+
+
 @dataclass(frozen=True)
 class Expression:
     """A variable that is computed from columns: ``log(x)``, ``scale(x)``, ``poly(x, 2)``."""
 
     name: str  # as R writes it
-    code: str  # in Python, without the outer scale() or poly()
+    code: str  # in Python, without the outer scale(), poly() or ns()
     columns: tuple[str, ...]
-    outer: str = ""  # "scale", "poly" or nothing
-    degree: int = 0  # of poly()
+    outer: str = ""  # "scale", "poly", "ns" or nothing
+    degree: int = 0  # of poly(); the degrees of freedom of ns()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of its values: of polynomials one for each power."""
-        powers = range(1, self.degree + 1)
-        return tuple(f"{self.name}{power}" for power in powers) or (self.name,)
+        """Return the names of its values: one for each column of a polynomial or spline."""
+        numbers = range(1, self.degree + 1)
+        return tuple(f"{self.name}{number}" for number in numbers) or (self.name,)
 
-    def evaluate(self, data: pd.DataFrame, state: State) -> dict[str, Floats]:
-        """Return the values, by name; ``state`` keeps what the first evaluation finds."""
+    def evaluate(
+        self, data: pd.DataFrame, state: State, used: pd.Series | None = None
+    ) -> dict[str, Floats]:
+        """Return the values, by name; ``state`` keeps what the first evaluation finds.
+
+        ``used`` says which rows must have a value; unless given, all do whose columns are there.
+        """
         require_columns(self.columns, data)
         text = [n for n in self.columns if not pd.api.types.is_numeric_dtype(data[n])]
         if text:
             raise FrameError(f"{self.name} needs numbers, and {text} hold none; convert them first")
-        columns = {name: data[name].to_numpy(np.float64) for name in self.columns}
+        columns = {name: data[name].to_numpy(np.float64, na_value=np.nan) for name in self.columns}
         with np.errstate(divide="ignore", invalid="ignore"):
             x = np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **columns}))
-        finite = np.all([np.isfinite(values) for values in columns.values()], axis=0)
-        if undefined := int((finite & ~np.isfinite(x)).sum()):
+        needed = np.all([np.isfinite(values) for values in columns.values()], axis=0)
+        if used is not None:
+            needed = needed & used.to_numpy()
+        if undefined := int((needed & ~np.isfinite(x)).sum()):
             raise FrameError(
                 f"{self.name} has no finite value in {undefined} of {len(data)} rows (a logarithm "
                 "of 0?); leave those rows out"
@@ -106,18 +172,173 @@ class Expression:
         if not self.outer:
             return {self.name: x}
         if self.name not in state:
-            finite = x[np.isfinite(x)]
-            mean, deviation = finite.mean(), finite.std(ddof=1)
-            # Orthonormal polynomials are powers times the inverse of R in their QR decomposition.
-            upper = np.linalg.qr(np.vander((finite - mean) / deviation, self.degree + 1, True))[1]
-            signed = upper * np.sign(np.diag(upper))[:, None]
-            state[self.name] = (mean, deviation, np.linalg.inv(signed))
-        mean, deviation, inverse = state[self.name]
-        standard = (x - mean) / deviation
-        if self.outer == "scale":
-            return {self.name: standard}
-        values = np.vander(standard, self.degree + 1, True) @ inverse
-        return dict(zip(self.names, values.T[1:], strict=True))
+            state[self.name] = place_expression(self.outer, x, self.degree, self.name)
+        return dict(zip(self.names, state[self.name](x).T, strict=True))
+
+
+SCHEMES = {
+    "treatment": patsy.contrasts.Treatment,
+    "sum": patsy.contrasts.Sum,
+    "helmert": patsy.contrasts.Helmert,
+    "poly": patsy.contrasts.Poly,
+    "sdif": patsy.contrasts.Diff,
+}
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How a factor is coded where it has contrasts: a scheme, or a matrix of one's own."""
+
+    scheme: str = "treatment"
+    reference: object = None  # of treatment contrasts; the first level unless given
+    levels: tuple[object, ...] = ()  # in their order; those of the data unless given
+    matrix: Floats | pd.DataFrame | None = field(default=None, compare=False)
+
+    def factor(self, name: str, values: pd.Series) -> pd.Series:
+        """Return a variable as a factor with the levels of this contrast."""
+        if not self.levels:
+            is_factor = isinstance(values.dtype, pd.CategoricalDtype)
+            return values if is_factor else values.astype("category")
+        strange = [x for x in values.dropna().unique() if x not in self.levels]
+        if strange:
+            raise FrameError(
+                f"C({name}, levels={[*self.levels]}) lacks the levels {strange} of the data; name "
+                "them too, or leave those rows out"
+            )
+        return pd.Series(pd.Categorical(values, self.levels), values.index, name=values.name)
+
+    def code(self, name: str, levels: tuple[object, ...]) -> tuple[Floats, tuple[str, ...]]:
+        """Return the contrasts, (n_levels, n_levels - 1), and R's names of these columns."""
+        n = len(levels)
+        if self.matrix is not None:
+            if isinstance(self.matrix, pd.DataFrame):
+                absent = [level for level in levels if level not in self.matrix.index]
+                if absent:
+                    raise FrameError(
+                        f"the contrasts of {name!r} have no rows for its levels {absent}; index "
+                        f"the matrix by {[*levels]}"
+                    )
+                matrix = self.matrix.loc[list(levels)].to_numpy(np.float64)
+                labels = tuple(map(str, self.matrix.columns))
+            else:
+                matrix = np.asarray(self.matrix, dtype=np.float64)
+                labels = tuple(str(i + 1) for i in range(n - 1))
+            if matrix.shape != (n, n - 1):
+                raise FrameError(
+                    f"the contrasts of {name!r} have the shape {matrix.shape}, and its {n} levels "
+                    f"{[*levels]} need ({n}, {n - 1}): a row for each level, one column less"
+                )
+            if np.linalg.matrix_rank(np.column_stack([np.ones(n), matrix])) < n:
+                raise FrameError(
+                    f"the contrasts of {name!r} and the intercept are combinations of one another; "
+                    "give columns that are not"
+                )
+            return matrix, labels
+        if self.scheme == "treatment":
+            if self.reference is not None and self.reference not in levels:
+                raise FrameError(
+                    f"{name!r} has no level {self.reference!r} to refer to; its levels are "
+                    f"{[*levels]}"
+                )
+            reference = 0 if self.reference is None else levels.index(self.reference)
+            others = [i for i in range(n) if i != reference]
+            return np.eye(n)[:, others], tuple(level_name(levels[i]) for i in others)
+        matrix = SCHEMES[self.scheme]().code_without_intercept(list(levels)).matrix
+        if self.scheme == "sdif":
+            pairs = zip(levels[1:], levels, strict=False)
+            return matrix, tuple(f"{level_name(a)}-{level_name(b)}" for a, b in pairs)
+        if self.scheme == "poly":
+            powers = [".L", ".Q", ".C", *(f"^{power}" for power in range(4, n))]
+            return matrix, tuple(powers[: n - 1])
+        return matrix, tuple(str(i + 1) for i in range(n - 1))
+
+
+def level_name(level: object) -> str:
+    """Return a level as R writes it in the name of a coefficient."""
+    return str(level).upper() if isinstance(level, bool | np.bool_) else str(level)
+
+
+def read_contrast(name: str, value: Any) -> Contrast:
+    """Return a contrast from its name, as ``fit(contrasts={"cond": "sum"})`` has it, or a matrix.
+
+    >>> read_contrast("cond", "contr.sum").scheme
+    'sum'
+    """
+    if not isinstance(value, str):
+        return Contrast("matrix", matrix=value)
+    scheme = value.rpartition("contr.")[2].lower()
+    scheme = {"diff": "sdif"}.get(scheme, scheme)
+    if scheme not in SCHEMES:
+        raise FormulaError(
+            f"the contrasts {value!r} of {name!r} are unknown; write one of {[*SCHEMES]}, or give "
+            "a matrix"
+        )
+    return Contrast(scheme)
+
+
+def take_contrasts(text: str) -> tuple[str, dict[str, Contrast]]:
+    """Return a formula with ``g`` for each ``C(g, ...)``, and the contrasts of these factors.
+
+    >>> take_contrasts('rt ~ C(g, Treatment("b")) * x')[0]
+    'rt ~ g * x'
+    """
+    contrasts: dict[str, Contrast] = {}
+    while call := re.search(r"(?<![\w.])C\(", text):
+        depth = 0
+        for end in range(call.end() - 1, len(text)):
+            depth += (text[end] == "(") - (text[end] == ")")
+            if not depth:
+                break
+        whole = text[call.start() : end + 1]
+        name, contrast = _read_call_of_c(whole)
+        if contrasts.setdefault(name, contrast) != contrast:
+            raise FormulaError(
+                f"{whole} gives {name!r} other contrasts than it has before in the formula; a "
+                "factor has one kind"
+            )
+        text = (
+            text[: call.start()] + (name if name.isidentifier() else f"`{name}`") + text[end + 1 :]
+        )
+    return text, contrasts
+
+
+def _read_call_of_c(code: str) -> tuple[str, Contrast]:
+    """Read ``C(g, Treatment("b"), levels=["b", "a"])``, also with R's ``c("b", "a")``."""
+
+    def literals(node: ast.expr) -> tuple[object, ...]:
+        parts = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [node])
+        return tuple(ast.literal_eval(part) for part in parts)
+
+    try:
+        call = ast.parse(re.sub(r"`([^`]+)`", r'Q("\1")', code), mode="eval").body
+        assert isinstance(call, ast.Call)
+        variable, *given = call.args
+        quoted = isinstance(variable, ast.Call) and ast.unparse(variable.func) == "Q"
+        name = str(literals(variable)[0]) if quoted else ast.unparse(variable)
+        if not quoted and not isinstance(variable, ast.Name | ast.Attribute):
+            raise ValueError
+        options = {option.arg: option.value for option in call.keywords}
+        levels = literals(options.pop("levels")) if "levels" in options else ()
+        given += [options.pop(key) for key in ("contr", "contrast") if key in options]
+        if options or len(given) > 1:
+            raise ValueError
+        if not given:
+            return name, Contrast(levels=levels)
+        reference = None
+        scheme = given[0]
+        if isinstance(scheme, ast.Call):
+            arguments = [*scheme.args, *(option.value for option in scheme.keywords)]
+            (reference,) = (literals(argument)[0] for argument in arguments)
+            scheme = scheme.func
+    except (AssertionError, SyntaxError, ValueError):
+        raise FormulaError(
+            f'{code} cannot be read; write C(g, Sum), C(g, Treatment("b")) or C(g, levels=["b", '
+            '"a"])'
+        ) from None
+    found = read_contrast(name, ast.unparse(scheme))
+    if reference is not None and found.scheme != "treatment":
+        raise FormulaError(f"{code}: only Treatment refers to a level")
+    return name, Contrast(found.scheme, reference, levels)
 
 
 @dataclass(frozen=True)
@@ -171,6 +392,7 @@ class Formula:
     coding: Coding = field(compare=False, default_factory=dict)
     aliased: frozenset[str] = frozenset()  # columns that those before them determine: left out
     offsets: tuple[str, ...] = ()  # variables that are added as they are
+    contrasts: Mapping[str, Contrast] = field(default_factory=dict)  # of factors, by name
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -193,19 +415,30 @@ class Formula:
         """Return the sum of the offsets, shape (n,)."""
         return np.asarray(data[list(self.offsets)].to_numpy(np.float64).sum(axis=1))
 
-    def compute(self, data: pd.DataFrame, state: State) -> pd.DataFrame:
-        """Add the values of expressions to the data; an empty ``state`` is filled."""
+    def compute(
+        self, data: pd.DataFrame, state: State, used: pd.Series | None = None
+    ) -> pd.DataFrame:
+        """Add the values of expressions to the data, and make factors of those with contrasts; an
+        empty ``state`` is filled. See :meth:`Expression.evaluate`."""
+        data = with_factors(data, self.contrasts)
         for expression in self.expressions:
-            data = data.assign(**expression.evaluate(data, state))
+            data = data.assign(**expression.evaluate(data, state, used))
         for bar in self.bars:
             data = data.assign(**bar.evaluate(data))
         return data
 
 
-def parse(text: str) -> Formula:
+def with_factors(data: pd.DataFrame, contrasts: Mapping[str, Contrast]) -> pd.DataFrame:
+    """Return the data with those variables as factors that have contrasts."""
+    require_columns(contrasts, data)
+    return data.assign(**{name: x.factor(name, data[name]) for name, x in contrasts.items()})
+
+
+def parse(text: str, contrasts: Mapping[str, Contrast] | None = None) -> Formula:
     """Read a formula: ``patsy`` expands the operators, and each factor is a name or a smooth.
 
-    What cannot be read, or is not supported, is a :class:`FormulaError`.
+    What cannot be read, or is not supported, is a :class:`FormulaError`. ``contrasts`` are of
+    factors that have none in the formula.
 
     >>> parsed = parse('gaze_ms ~ bits * old + s(length) + s(subject, bs="re")')
     >>> parsed.linear, [smooth.label for smooth in parsed.smooths]
@@ -213,7 +446,9 @@ def parse(text: str) -> Formula:
     >>> parse("log(gaze_ms) ~ scale(bits) + poly(length, 2)").variables
     ('scale(bits)', 'poly(length, 2)1', 'poly(length, 2)2')
     """
-    response, tilde, right = text.partition("~")
+    without, own_contrasts = take_contrasts(text)
+    all_contrasts = {**(contrasts or {}), **own_contrasts}
+    response, tilde, right = without.partition("~")
     if not tilde or not response.strip() or not right.strip():
         raise FormulaError(
             f"{text!r} is no formula; write 'response ~ terms': 'gaze_ms ~ surprisal_bits'"
@@ -252,7 +487,12 @@ def parse(text: str) -> Formula:
     if others:
         raise FormulaError(f"{text!r}: a model has one response, and {response.strip()} is several")
     about = name, ordered, tuple(smooths), text, tuple(expressions.values()), bars
-    return Formula(*about, coding=full_coding(ordered), offsets=offsets)
+    coding = full_coding(ordered)
+    parsed = Formula(*about, coding=coding, offsets=offsets, contrasts=all_contrasts)
+    unused = [name for name in all_contrasts if name not in parsed.variables]
+    if unused:
+        raise FormulaError(f"contrasts of {unused}, which are no factors in {text!r}")
+    return parsed
 
 
 def _expand(
@@ -351,14 +591,16 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
         tree = ast.parse(code.replace("^", "**"), mode="eval").body
     except SyntaxError:
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
-    name, outer, degree = ast.unparse(tree).replace(" ** ", "^"), "", 0
+    name = re.sub(r"(?<=\w)=(?=\w)", " = ", ast.unparse(tree).replace(" ** ", "^"))
+    outer, degree = "", 0
     if isinstance(tree, ast.Call) and getattr(tree.func, "id", "") in OF_THE_FIT:
         outer, given = ast.unparse(tree.func), [*tree.args, *(k.value for k in tree.keywords)]
-        if outer == "poly" and isinstance(given[-1], ast.Constant):
+        if outer != "scale" and isinstance(given[-1], ast.Constant):
             degree = given[-1].value if isinstance(given[-1].value, int) else 0
-        if len(given) != OF_THE_FIT[outer] or (outer == "poly" and degree < 1):
+        if len(given) != OF_THE_FIT[outer] or (outer != "scale" and degree < 1):
             raise FormulaError(
-                f"{text!r}: write scale(x), or poly(x, 2) with a whole number of powers, not {name}"
+                f"{text!r}: write scale(x), poly(x, 2) with a whole number of powers, or ns(x, "
+                f"df=3) with whole degrees of freedom, not {name}"
             )
         tree = given[0]
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
@@ -367,7 +609,7 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
     if kinds or not called <= set(FUNCTIONS):
         raise FormulaError(
             f"{text!r}: {code} is not supported (s(), te(), ti(), offset(), and "
-            f"{', '.join(FUNCTIONS)}, scale, poly are); make a column of it with "
+            f"{', '.join(FUNCTIONS)}, scale, poly, ns, C are); make a column of it with "
             "readings.assign(...), and name that column"
         )
     named = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)

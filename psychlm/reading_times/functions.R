@@ -5,6 +5,10 @@ has_package <- function(name) nzchar(system.file(package = name))
 to_factor <- function(codes, levels, ordered)
   structure(codes, levels = levels, class = c(if (ordered) "ordered", "factor"))
 
+with_contrasts <- function(factor, values, names)
+  structure(factor, contrasts = matrix(values, nlevels(factor),
+                                       dimnames = list(levels(factor), names)))
+
 # Evaluate with treatment contrasts of all factors, ordered ones too. (predict.gam forgets contrasts
 # of a factor's own where its main effect is not in the model.)
 with_treatment <- function(value) {
@@ -20,6 +24,7 @@ variables_of_arguments <- function(text) all.vars(str2lang(paste0("list(", text,
 # Call a function of a package that fits. The names in the call are the package's functions, the
 # model and the data.
 fit_model <- function(package, call, formula, data) {
+  library(splines)  # ns(), also for predictions
   place <- list2env(list(model = stats::as.formula(formula, env = globalenv()), data = data),
                     parent = asNamespace(package))
   messages <- character()
@@ -68,7 +73,7 @@ gam_result <- function(fit) {
                      lapply(fit$smooth[!random], function(s) variables(s$term))),
        by = vapply(fit$smooth[!random], function(s) s$by, ""),
        levels = vapply(fit$smooth[!random], function(s) paste0("", s$by.level), ""),
-       converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
+       link = fit$family$link[1], converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
          identical(fit$outer.info$conv, "full convergence"))
 }
 
@@ -119,8 +124,9 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
   variances <- lme4::VarCorr(fit)
   slopes <- stats::coef(summary(fit))
   dof <- rep(Inf, nrow(slopes))
-  if (gaussian && nzchar(system.file(package = "lmerTest")))
-    dof <- with_treatment(stats::coef(summary(lmerTest::as_lmerModLmerTest(fit)))[, "df"])
+  tested <- if (gaussian && nzchar(system.file(package = "lmerTest")))
+    with_treatment(lmerTest::as_lmerModLmerTest(fit))
+  if (!is.null(tested)) dof <- stats::coef(summary(tested))[, "df"]
   problems <- fit@optinfo$conv$lme4$messages
   effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
   list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
@@ -131,6 +137,7 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
        converged = length(setdiff(problems,
          grep("singular", problems, value = TRUE))) == 0,
        residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
+       link = stats::family(fit)$link, tested = tested,
        level_term = effect(effects$term), level_group = as.character(effects$grpvar),
        level = as.character(effects$grp), level_value = effects$condval,
        level_error = effects$condsd)
@@ -144,3 +151,54 @@ lme4_profile <- function(fit, level) {
   found <- stats::confint(fit, level = level, method = "profile", oldNames = FALSE, quiet = TRUE)
   list(names = rownames(found), values = unname(found))
 }
+
+# The rows whose products with the fixed effects are the linear predictor, and last the offset.
+lme4_design <- function(fit, data) {
+  terms <- stats::delete.response(stats::terms(fit, fixed.only = TRUE))
+  x <- lme4::getME(fit, "X")
+  factors <- Filter(is.factor, stats::model.frame(fit, fixed.only = TRUE))
+  frame <- with_treatment(stats::model.frame(terms, data, xlev = lapply(factors, levels)))
+  rows <- with_treatment(stats::model.matrix(terms, frame, contrasts.arg = attr(x, "contrasts")))
+  offset <- stats::model.offset(frame)
+  cbind(rows[, colnames(x), drop = FALSE], if (is.null(offset)) 0 else offset)
+}
+
+gam_design <- function(fit, data) {
+  rows <- with_treatment(stats::predict(fit, newdata = data, type = "lpmatrix", discrete = FALSE))
+  for (s in Filter(function(s) inherits(s, "random.effect"), fit$smooth))
+    rows[, s$first.para:s$last.para] <- 0
+  offset <- attr(rows, "model.offset")
+  cbind(rows, if (is.null(offset)) 0 else offset)
+}
+
+gam_inference <- function(fit)
+  list(estimate = unname(stats::coef(fit)), covariance = unname(fit$Vp),
+       dof = if (fit$scale.estimated) fit$df.residual else Inf,
+       residual_df = length(fit$y) - sum(fit$edf1) -
+         if (is.null(fit$edf2)) 0 else sum(fit$edf2) - sum(fit$edf),
+       deviance = fit$deviance)
+
+gam_anova <- function(fit) {
+  found <- summary(fit)
+  if (fit$nsdf > 1 && !is.null(found$pTerms.table))
+    list(names = rownames(found$pTerms.table), values = unname(found$pTerms.table))
+  else list(names = character(), values = numeric())
+}
+
+lme4_inference <- function(fit, ddf)
+  list(estimate = unname(lme4::fixef(fit)),
+       covariance = unname(as.matrix(if (ddf == "Kenward-Roger") pbkrtest::vcovAdj(fit)
+                                     else stats::vcov(fit))))
+
+lme4_dof <- function(tested, contrasts, p, ddf)
+  apply(matrix(contrasts, ncol = p), 1, function(l) lmerTest::contest1D(tested, l, ddf = ddf)$df)
+
+lme4_anova <- function(tested, ddf) {
+  found <- with_treatment(stats::anova(tested, ddf = ddf))
+  list(names = rownames(found), values = unname(as.matrix(found)))
+}
+
+lme4_loglik_by_ml <- function(fit) as.numeric(stats::logLik(lme4::refitML(fit)))
+
+lme4_fixed <- function(formula)
+  all.vars(stats::delete.response(stats::terms(lme4::nobars(stats::as.formula(formula)))))

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from psychlm.device import Device
 from psychlm.frames import FrameError, plain
-from psychlm.reading_times._result import GAMFit, is_ordered, require_columns
-from psychlm.reading_times.formula import Formula, FormulaError, State, parse
+from psychlm.reading_times._result import GAMFit, require_columns
+from psychlm.reading_times.formula import (
+    Contrast,
+    Formula,
+    FormulaError,
+    State,
+    parse,
+    read_contrast,
+    take_contrasts,
+    with_factors,
+)
 from psychlm.reading_times.model_matrix import check_predictors, check_response, place_bars
 from psychlm.reading_times.reml import TOLERANCE, Method
 
@@ -28,6 +38,7 @@ def fit(
     method: Method = "REML",
     device: Device = "auto",
     weights: str | None = None,
+    contrasts: Mapping[str, Any] | None = None,
     family: str = "gaussian",
     discrete: bool = False,
     r_arguments: str = "",
@@ -44,7 +55,8 @@ def fit(
     ----------
     readings : DataFrame
         One row per reading (or per word, for means over people) with the response and every
-        predictor. Rows without a response are left out and counted; a predictor must have no gaps.
+        predictor. Rows that lack one of them are left out, as R leaves them out, and counted by
+        variable; where they lack a predictor a warning says so.
     formula : str
         In the notation of mgcv and lme4, see :mod:`psychlm.reading_times.formula`.
     backend : {"auto", "native", "mgcv", "lme4", "pygam"}
@@ -58,6 +70,11 @@ def fit(
     weights : str, optional
         The column of weights: the residual variance of a row is ``scale`` by its weight (the number
         of readings behind a mean). Residuals are then multiplied by the roots of the weights.
+    contrasts : dict, optional
+        Contrasts of factors, by name: ``"treatment"``, ``"sum"``, ``"helmert"``, ``"poly"``,
+        ``"sdif"`` (successive differences), or a matrix with a row for each level and one column
+        less (of a DataFrame the index names levels, the columns coefficients). In the formula they
+        are ``C(g, Sum)``. All backends read both.
     family : str
         ``"gaussian"``; with mgcv or lme4 any of R's families as R writes it, a name and values:
         ``"Gamma(link='log')"``, ``"scat()"``.
@@ -85,9 +102,11 @@ def fit(
         if value not in allowed:
             raise ValueError(f"{name} {value!r} is unknown; choose one of {allowed}")
     of_r = family != "gaussian" or discrete or bool(r_arguments)
-    parsed = parse(formula) if backend in ("native", "pygam") else None
+    given = {name: read_contrast(name, value) for name, value in (contrasts or {}).items()}
+    in_r, own_contrasts = take_contrasts(formula)
+    parsed = parse(formula, given) if backend in ("native", "pygam") else None
     if backend == "auto":
-        backend, parsed = _choose_backend(formula, of_r)
+        backend, parsed = _choose_backend(formula, of_r, given)
     if backend not in ("mgcv", "lme4") and of_r:
         raise ValueError(
             f"family, discrete and r_arguments are R's, and backend={backend!r} has none of "
@@ -99,41 +118,71 @@ def fit(
     if parsed is None:
         from psychlm.reading_times import lme4, mgcv
 
-        response = mgcv.variables_of(formula)[0]
-        check_response(readings, response)
-        complete = readings.loc[readings[response].notna()]
+        given |= own_contrasts
+        used = mgcv.variables_of(in_r)
+        readings = with_factors(readings, given)
+        check_response(readings, used[0])
+        complete, missing = _complete_rows(readings, used, used[:1])
         if weights is not None:
             r_arguments = ", ".join(filter(None, [f"weights=`{weights}`", r_arguments]))
+        data = mgcv.Columns.of(readings, complete, given)
         if backend == "lme4":
-            fitted = lme4.fit(complete, formula, method, family, r_arguments)
+            fitted = lme4.fit(data, in_r, method, family, r_arguments)
         else:
-            fitted = mgcv.fit(complete, formula, method, family, r_arguments, discrete, tolerance)
+            fitted = mgcv.fit(data, in_r, method, family, r_arguments, discrete, tolerance)
     else:
         state = State()
-        complete = _complete_rows(parsed, readings, state)
-        parsed, complete = place_bars(parsed, complete)
+        measured = parsed.columns((parsed.response,))
+        used = list(dict.fromkeys((*measured, *parsed.columns(parsed.variables))))
+        for name in measured:
+            check_response(readings, name)
+        complete, missing = _complete_rows(readings, used, measured)
+        rows = parsed.compute(readings, state, complete)[complete]
+        if measured != (parsed.response,):
+            check_response(rows, parsed.response)
+        check_predictors(parsed, rows)
+        parsed, rows = place_bars(parsed, rows, state)
         if backend == "pygam":
             refuse_extended_terms(parsed, "pygam")
             from psychlm.reading_times import pygam
 
-            fitted = pygam.fit(complete, parsed)
+            fitted = pygam.fit(rows, parsed)
         else:
             from psychlm.reading_times import native
 
-            fitted = native.fit(complete, parsed, state, method, device, tolerance, weights)
-    return replace(fitted, n_missing=len(readings) - len(complete))
+            fitted = native.fit(rows, parsed, state, method, device, tolerance, weights)
+    return replace(fitted, formula=formula, n_missing=int((~complete).sum()), missing=missing)
 
 
-def _complete_rows(parsed: Formula, readings: pd.DataFrame, state: State) -> pd.DataFrame:
-    """Return the rows that have a response, with the columns of expressions, all checked."""
-    measured = list(parsed.columns((parsed.response,)))
-    for response in measured:
-        check_response(readings, response)
-    complete = parsed.compute(readings.loc[readings[measured].notna().all(axis=1)], state)
-    if measured != [parsed.response]:
-        check_response(complete, parsed.response)
-    check_predictors(parsed, complete)
-    return complete
+def _complete_rows(
+    readings: pd.DataFrame, used: Sequence[str], measured: Sequence[str]
+) -> tuple[pd.Series, dict[str, int]]:
+    """Return which rows have all variables, and how many lack each, those of the response first.
+
+    A row that lacks several counts for the first of them.
+    """
+    require_columns(used, readings)
+    complete = pd.Series(True, index=readings.index)
+    missing = {}
+    for name in used:
+        lacks = readings[name].isna() & complete
+        if lacks.any():
+            missing[name] = int(lacks.sum())
+        complete &= ~lacks
+    if not complete.any():
+        raise FrameError(
+            f"no row of {len(readings)} has all of {[*used]}; missing in rows: {missing}"
+        )
+    of_predictors = {name: n for name, n in missing.items() if name not in measured}
+    if of_predictors:
+        warnings.warn(
+            f"rows without a predictor are left out, as R leaves them out, {of_predictors} of "
+            f"{len(readings)} (a lagged predictor has no value at the first word of a text); "
+            "compare models on the same rows",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return complete, missing
 
 
 def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.DataFrame:
@@ -151,12 +200,14 @@ def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.Dat
     return readings.assign(**{weights: values})
 
 
-def _choose_backend(formula: str, of_r: bool) -> tuple[Backend, Formula | None]:
+def _choose_backend(
+    formula: str, of_r: bool, contrasts: Mapping[str, Contrast]
+) -> tuple[Backend, Formula | None]:
     """Return "native" and what it reads where it has the formula, else the package of R that has
     it, and say so."""
     reason: object = "another family, or arguments of R"
     try:
-        parsed = parse(formula)
+        parsed = parse(formula, contrasts)
         if not of_r:
             return "native", parsed
         bars = bool(parsed.bars)
@@ -183,45 +234,3 @@ def refuse_extended_terms(parsed: Formula, who: str) -> None:
             f"{parsed.text!r}: {who} has neither offset() nor ti(), and reads random effects in "
             'mgcv\'s notation alone, s(subject, bs="re"); fit natively'
         )
-
-
-def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
-    """Return the formula and the data of a model for ``bambi.Model``, which samples its posterior.
-
-    Random effects become ``(1|subject)`` and ``(0 + x|subject)``; smooths become Gaussian processes
-    in ``hsgp`` with as many basis functions per variable as the smooth has, those with ``by`` a
-    factor one per level; expressions become columns. bambi is installed apart: ``pip install
-    bambi``.
-
-    Examples
-    --------
-    >>> words = pd.DataFrame({"y": [1.0, 2, 4, 3], "x": [1.0, 2, 3, 4], "p": list("aabb")})
-    >>> to_bambi(words, 'y ~ log(x) + s(x, k=4) + s(p, bs="re") + s(p, x, bs="re")')[0]
-    'y ~ log_x + hsgp(x, m=4, c=1.5) + (1|p) + (0 + x|p)'
-    """
-    parsed = parse(formula)
-    refuse_extended_terms(parsed, "to_bambi")
-    data = _complete_rows(parsed, readings, State())
-    used = (parsed.response, *parsed.variables)
-    short = {name: re.sub(r"\W+", "_", name).strip("_") for name in used}
-    if len({*short.values()}) < len(short):
-        raise FormulaError(f"{formula!r}: two variables have one name in bambi, {short}")
-    is_factor = {name: not pd.api.types.is_numeric_dtype(data[name]) for name in used}
-    terms = [":".join(short[name] for name in term) for term in parsed.linear]
-    for smooth in parsed.smooths:
-        names = [short[name] for name in smooth.variables]
-        if smooth.basis == "re":
-            groups = [n for n in smooth.variables if is_factor[n]] or [smooth.variables[0]]
-            slopes = [short[n] for n in smooth.variables if n not in groups]
-            inner = f"0 + {':'.join(slopes)}" if slopes else "1"
-            terms.append(f"({inner}|{':'.join(short[name] for name in groups)})")
-        elif smooth.by and (not is_factor[smooth.by] or is_ordered(data[smooth.by])):
-            raise FormulaError(
-                f"{smooth.label}: bambi has a smooth for each level, none that a number multiplies "
-                "and no differences of ordered levels; make the factor text"
-            )
-        else:
-            by = f", by={short[smooth.by]}" if smooth.by else ""
-            terms.append(f"hsgp({', '.join(names)}{by}, m={max(smooth.k)}, c=1.5)")
-    right = " + ".join(terms) or 1
-    return f"{short[parsed.response]} ~ {right}", data[[*short]].rename(columns=short)

@@ -3,7 +3,7 @@ what the native engine lacks: binomial outcomes, Satterthwaite's degrees of free
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from psychlm.reading_times._result import (
     smooth_table,
 )
 from psychlm.reading_times.mgcv import (
+    Columns,
     RMissingError,
     fit_in_r,
     in_r,
@@ -30,20 +31,34 @@ from psychlm.reading_times.mgcv import (
     variables_of,
 )
 from psychlm.reading_times.smooths import require_levels
+from psychlm.reading_times.tests import DDF
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Fitted(Model):
     """A fit in R, with what its predictions need."""
 
     variables: Sequence[str]
-    groups: Sequence[str]
+    factors: Sequence[str]  # groups, and numbers with contrasts
     levels: dict[str, set[Any]]  # of the factors that are no groups
     errors: Floats
     effects: pd.DataFrame
     parts: dict[str, Part]
     random: tuple[str, ...]
     r_object: Any
+    fixed_variables: Sequence[str]
+    is_mixed: bool
+    link: str
+    tested: Any  # lmerTest's object; None where R has no lmerTest
+
+    def _tested(self) -> Any:
+        """Return lmerTest's object, which has the degrees of freedom."""
+        if self.tested is None:
+            raise RMissingError(
+                "degrees of freedom of backend='lme4' are lmerTest's, and R lacks it (Debian, "
+                "Ubuntu: apt-get install r-cran-lmertest r-cran-pbkrtest); fit natively without R"
+            )
+        return self.tested
 
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
@@ -56,7 +71,7 @@ class _Fitted(Model):
         for name, levels in self.levels.items():
             require_levels(name, data[name], levels)
         with in_r():
-            frame = to_r(data, self.variables, self.groups)
+            frame = to_r(data, self.variables, self.factors)
             return np.array(r_function("lme4_predict")(self.r_object, frame, not exclude)), None
 
     def residuals(self) -> Floats:
@@ -68,6 +83,49 @@ class _Fitted(Model):
     def random_effects(self) -> pd.DataFrame:
         return self.effects  # conditional modes, with their conditional standard deviations
 
+    def design(self, data: pd.DataFrame) -> Floats:
+        with in_r():
+            frame = to_r(data, self.variables, self.factors)
+            return np.array(r_function("lme4_design")(self.r_object, frame))
+
+    def inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
+        if ddf == "Kenward-Roger" and not self.is_mixed:
+            raise ValueError("Kenward and Roger's method is for gaussian responses")
+        with in_r():
+            found = named(r_function("lme4_inference")(self.r_object, ddf))
+        p = len(found["estimate"])
+        covariance = np.zeros((p + 1, p + 1))
+        covariance[:p, :p] = np.array(found["covariance"])
+
+        def dof(contrasts: Floats) -> Floats:
+            if not self.is_mixed:
+                return np.full(len(contrasts), np.inf)
+            with in_r() as robjects:
+                rows = robjects.FloatVector(contrasts[:, :p].T.ravel())
+                return np.array(r_function("lme4_dof")(self._tested(), rows, p, ddf))
+
+        return np.r_[np.array(found["estimate"]), 1.0], covariance, dof
+
+    def dof_method(self, ddf: DDF) -> str:
+        return ddf if self.is_mixed else "infinite (z tests)"
+
+    def anova(self, ddf: DDF) -> pd.DataFrame:
+        if not self.is_mixed:
+            raise NotImplementedError(
+                "F tests of terms are of gaussian responses; compare two fits with "
+                "reading_times.anova(a, b)"
+            )
+        with in_r():
+            found = named(r_function("lme4_anova")(self._tested(), ddf))
+            values = np.array(found["values"]).reshape(-1, 6)
+            names = [str(name) for name in found["names"]]
+        columns = ["sum_sq", "mean_sq", "num_df", "den_df", "F", "p"]
+        return pd.DataFrame(values, names, columns)
+
+    def loglik_by_ml(self) -> float:
+        with in_r():
+            return float(r_function("lme4_loglik_by_ml")(self.r_object)[0])
+
     def profile_intervals(self, level: float) -> pd.DataFrame:
         with in_r():
             profile = named(r_function("lme4_profile")(self.r_object, level))
@@ -75,13 +133,14 @@ class _Fitted(Model):
         return pd.DataFrame(values, pd.Index(list(profile["names"])), ["low", "high"])
 
 
-def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments: str) -> GAMFit:
+def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: str) -> GAMFit:
     """Fit by ``lmer``, or by ``glmer`` where the family is not gaussian.
 
     p-values are of Satterthwaite's degrees of freedom where R has lmerTest, else of the normal
     distribution.
     """
     gaussian = family == "gaussian"
+    data = columns.all_rows[columns.complete]
     with in_r():
         if not r_function("has_package")("lme4")[0]:
             raise RMissingError(
@@ -94,8 +153,10 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         call = f"glmer(model, data = data, family = {family}"
         if gaussian:
             call = f"lmer(model, data = data, REML = {str(method == 'REML').upper()}"
-        r_fit, columns, used = fit_in_r("lme4", call, formula, data, family, r_arguments, groups)
-        part = named(r_function("lme4_result")(r_fit, gaussian, columns))
+        r_fit, in_r_columns, used = fit_in_r(
+            "lme4", call, formula, columns, family, r_arguments, groups
+        )
+        part = named(r_function("lme4_result")(r_fit, gaussian, in_r_columns))
 
     # Standard deviations and correlations by label, as the native engine names them.
     deviations: dict[str, float] = {}
@@ -121,7 +182,20 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
     effects = pd.DataFrame(levels)
     factors = [x for x in variables if x not in groups and not is_number(data[x])]
     known = {name: set(data[name].unique()) for name in factors}
-    model = _Fitted(variables, groups, known, residuals, effects, {}, random, r_fit)
+    model = _Fitted(
+        variables=variables,
+        factors=[*groups, *columns.contrasts],
+        levels=known,
+        errors=residuals,
+        effects=effects,
+        parts={},
+        random=random,
+        r_object=r_fit,
+        fixed_variables=variables_of(formula, "lme4_fixed"),
+        is_mixed=gaussian,
+        link=str(part["link"][0]),
+        tested=part["tested"] if hasattr(part["tested"], "slotnames") else None,
+    )
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])

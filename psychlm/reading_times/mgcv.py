@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +32,9 @@ from psychlm.reading_times._result import (
     require_columns,
     smooth_table,
 )
-from psychlm.reading_times.smooths import require_levels, warn_of_numbers
+from psychlm.reading_times.formula import Contrast
+from psychlm.reading_times.smooths import factor_levels, require_levels, warn_of_numbers
+from psychlm.reading_times.tests import DDF
 
 INSTALL = (
     "install R with mgcv (Debian, Ubuntu: apt-get install r-base-core r-cran-mgcv; macOS: brew "
@@ -47,6 +49,9 @@ FAMILIES = re.findall(
     cox.ph gammals gaulss gevlss gumbls multinom mvn nb negbin ocat scat shash tw Tweedie twlss ziP
     ziplss""",
 )
+
+
+NA_INTEGER = np.iinfo(np.int32).min  # R's missing value of integers, factors and logicals
 
 
 class RMissingError(RuntimeError):
@@ -106,9 +111,37 @@ def version() -> dict[str, str]:
         return dict(zip(("R", "mgcv"), robjects.r(code), strict=True))
 
 
-def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()) -> Any:
+@dataclass(frozen=True)
+class Columns:
+    """The rows of a fit in R: all rows, since R evaluates functions such as ``scale`` before it
+    leaves out those that lack a variable; and the contrasts of factors."""
+
+    all_rows: pd.DataFrame
+    complete: pd.Series  # which rows lack no variable
+    contrasts: Mapping[str, Contrast]
+
+    @classmethod
+    def of(
+        cls, data: pd.DataFrame, complete: pd.Series, contrasts: Mapping[str, Contrast]
+    ) -> Columns:
+        """Make them; factors with contrasts have the levels of the complete rows alone."""
+        levels = {
+            name: pd.Series(
+                data[name].cat.set_categories(factor_levels(data[name][complete]) or ())
+            )
+            for name in contrasts
+        }
+        return cls(data.assign(**levels), complete, contrasts)
+
+
+def to_r(
+    data: pd.DataFrame,
+    columns: Sequence[str],
+    factors: Sequence[str] = (),
+    contrasts: Mapping[str, Contrast] | None = None,
+) -> Any:
     """Pass columns to R as a data frame, one memory block each; ``factors`` become factors even if
-    numeric."""
+    numeric, and those with ``contrasts`` have them."""
     with in_r() as robjects:
         from rpy2 import rinterface
 
@@ -117,7 +150,8 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
             values = data[name]
             is_bool = pd.api.types.infer_dtype(values) == "boolean"  # objects, too
             if is_bool or pd.api.types.is_bool_dtype(values):
-                block = np.ascontiguousarray(values.to_numpy(), dtype=np.int32)
+                block = np.full(len(values), NA_INTEGER, dtype=np.int32)
+                block[values.notna()] = values[values.notna()].to_numpy(bool)
                 vector = rinterface.BoolSexpVector.from_memoryview(block.data)
                 blocks[name] = vectors.BoolVector(vector)
             elif pd.api.types.is_numeric_dtype(values) and name not in factors:
@@ -126,12 +160,17 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
                 blocks[name] = vectors.FloatVector(vector)
             else:
                 labels = values.astype("category").cat.remove_unused_categories().cat
-                # R counts from 1, and its NA is the smallest integer
-                codes, missing = labels.codes.to_numpy(np.int32), np.iinfo(np.int32).min
-                block = np.where(codes < 0, missing, codes + 1).astype(np.int32)
+                codes = labels.codes.to_numpy(np.int32)  # R counts from 1
+                block = np.where(codes < 0, NA_INTEGER, codes + 1).astype(np.int32)
                 vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(block.data))
                 names = vectors.StrVector([label_of(level) for level in labels.categories])
                 blocks[name] = r_function("to_factor")(vector, names, is_ordered(values))
+                if contrasts and name in contrasts and len(labels.categories) > 1:
+                    matrix, suffixes = contrasts[name].code(name, tuple(labels.categories))
+                    in_r_order = vectors.FloatVector(matrix.T.ravel())
+                    blocks[name] = r_function("with_contrasts")(
+                        blocks[name], in_r_order, vectors.StrVector(suffixes)
+                    )
         return robjects.DataFrame(blocks)
 
 
@@ -153,7 +192,7 @@ def fit_in_r(
     package: str,
     call: str,
     formula: str,
-    data: pd.DataFrame,
+    columns: Columns,
     family: str,
     r_arguments: str,
     factors: Sequence[str],
@@ -172,39 +211,40 @@ def fit_in_r(
             f"family {family!r} is none of {FAMILIES}, with values as arguments: write "
             "\"Gamma(link='log')\""
         )
+    data = columns.all_rows
     with in_r():
         more = r_function("variables_of_arguments")(r_arguments) if r_arguments else []
-        variables = dict.fromkeys(
-            [*variables_of(formula), *(str(name) for name in more if name in data)]
-        )
-        if gaps := [name for name in variables if data[name].isna().any()]:
+        of_arguments = [str(name) for name in more if name in data]
+        if gaps := [name for name in of_arguments if data[name][columns.complete].isna().any()]:
             raise FrameError(
-                f"{gaps} are missing in rows that R would drop; leave them out of all models: "
+                f"{gaps} of r_arguments are missing in rows that R would drop; leave them out: "
                 f"readings.dropna(subset={gaps})"
             )
-        columns = to_r(data, [*variables], factors)
+        variables = dict.fromkeys([*variables_of(formula), *of_arguments])
+        in_r_columns = to_r(data, [*variables], factors, columns.contrasts)
         whole = f"{call}, {r_arguments})" if r_arguments else f"{call})"
-        result = named(r_function("fit_model")(package, whole, formula, columns))
+        result = named(r_function("fit_model")(package, whole, formula, in_r_columns))
         if result["refused"][0]:
             raise FrameError(f"{package} refused {formula!r}: {result['fit'][0]}")
         rows = np.array(r_function("rows_of")(result["fit"]))
     for message in result["warnings"]:
         warnings.warn(f"{package}: {message}", RuntimeWarning, stacklevel=4)
-    return result["fit"], columns, data[[*variables]].iloc[rows - 1]
+    return result["fit"], in_r_columns, data[[*variables]].iloc[rows - 1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Fitted(Model):
     """A fit in R, with what its predictions need."""
 
     variables: Sequence[str]
     parts: dict[str, Part]
     effects: dict[str, list[str]]  # variables of each random effect, by label
-    labelled: Sequence[str]  # numbers that are labels of a random effect
+    factors: Sequence[str]  # numbers that label a random effect's levels, or have contrasts
     levels: dict[str, set[Any]]  # of the factors
     in_fixed_terms: Sequence[str]  # factors that need a coefficient
     labels: Sequence[str]  # of all smooths
     r_object: Any
+    link: str
 
     @property
     def random(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -228,16 +268,59 @@ class _Fitted(Model):
                 rows = (left_out == pattern).all(axis=1)
                 more = [label for label, out in zip(self.effects, pattern, strict=True) if out]
                 names = robjects.StrVector([*exclude, *more])
-                frame = to_r(data.assign(**in_fit)[rows], self.variables, self.labelled)
+                frame = to_r(data.assign(**in_fit)[rows], self.variables, self.factors)
                 values = r_function("gam_predict")(self.r_object, frame, names, se)
                 predicted[:, rows] = np.asarray(values).reshape(1 + se, -1)
         return predicted[0], predicted[1] if se else None
 
     def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
         with in_r():
-            frame = to_r(data, self.variables, self.labelled)
+            frame = to_r(data, self.variables, self.factors)
             fit, error = np.reshape(r_function("gam_effect")(self.r_object, frame, label), (2, -1))
         return fit, error
+
+    @property
+    def fixed_variables(self) -> list[str]:  # type: ignore[override]
+        names = [x for part in self.parts.values() for x in (*part.variables, *part.level)]
+        return [name for name in self.variables if name in {*names, *self.in_fixed_terms}]
+
+    def design(self, data: pd.DataFrame) -> Floats:
+        with in_r():
+            frame = to_r(data, self.variables, self.factors)
+            return np.array(r_function("gam_design")(self.r_object, frame))
+
+    def _statistics(self) -> dict[str, Floats]:
+        with in_r():
+            found = named(r_function("gam_inference")(self.r_object))
+            return {name: np.array(values) for name, values in found.items()}
+
+    def inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
+        found = self._statistics()
+        p = len(found["estimate"])
+        covariance = np.zeros((p + 1, p + 1))
+        covariance[:p, :p] = found["covariance"].reshape(p, p)
+        estimate = np.r_[found["estimate"], 1.0]
+        return estimate, covariance, lambda x: np.full(len(x), float(found["dof"][0]))
+
+    def dof_method(self, ddf: DDF) -> str:
+        return "of the residual"
+
+    def residual_df(self) -> float:
+        return float(self._statistics()["residual_df"][0])
+
+    def deviance(self) -> float:
+        return float(self._statistics()["deviance"][0])
+
+    def anova(self, ddf: DDF) -> pd.DataFrame:
+        with in_r():
+            found = named(r_function("gam_anova")(self.r_object))
+            names = [str(name) for name in found["names"]]
+            values = np.array(found["values"], dtype=np.float64).reshape(-1, 3)
+        table = pd.DataFrame(values, names, ["num_df", "F", "p"])
+        smooths = self.tests().rename(columns={"edf": "num_df"}).drop(columns="ref_df")
+        table = pd.concat([table, smooths]) if len(smooths) else table
+        table.insert(1, "den_df", float(self._statistics()["dof"][0]))
+        return table
 
     def residuals(self) -> Floats:
         with in_r():
@@ -259,7 +342,7 @@ class _Fitted(Model):
 
 
 def fit(
-    data: pd.DataFrame,
+    columns: Columns,
     formula: str,
     method: str,
     family: str,
@@ -272,6 +355,7 @@ def fit(
     As in the native backend, a random effect has a grouping factor even if its ids are numbers, and
     predictions for its unseen levels have the mean effect.
     """
+    data = columns.all_rows[columns.complete]
     flaw = ""
     if re.search(r"[^|]\|\|?[^|]", formula):
         flaw = "its random effects are s(subject, bs='re'); set backend='native' or 'lme4'"
@@ -308,7 +392,7 @@ def fit(
         else:
             control = f"gam.control(newton = list(conv.tol = {float(tolerance)!r}))"
             call = f'gam({call}, method = "{method}", control = {control}'
-        r_fit, _, used = fit_in_r("mgcv", call, formula, data, family, r_arguments, labelled)
+        r_fit, _, used = fit_in_r("mgcv", call, formula, columns, family, r_arguments, labelled)
         part = named(r_function("gam_result")(r_fit))
         scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
         numbers: dict[str, Any] = {name: float(part[name][0]) for name in scalars}
@@ -322,6 +406,12 @@ def fit(
         index = [*(label for label in labels if is_random[label]), "residual"]
         # What the linear terms and smooths depend on.
         linear = [str(label) for label in part["linear"]]
+        for name in columns.contrasts:
+            if name in in_fixed_terms and name not in linear and any(name in x for x in linear):
+                raise FrameError(
+                    f"mgcv's predictions forget the contrasts of {name!r}, which has no term of "
+                    "its own in the formula; fit natively, or add it"
+                )
         shown = [*linear, *(label for label in labels if not is_random[label])]
         by, of_level = ["NA"] * len(linear) + [*part["by"]], [""] * len(linear) + [*part["levels"]]
         parts = {}
@@ -329,7 +419,17 @@ def fit(
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
             if name == "NA" or name in used:  # an effect has no value of by=log(x) to stand at
                 parts[label] = Part(tuple(map(str, names)), fixed_by)
-        model = _Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
+        model = _Fitted(
+            variables=variables,
+            parts=parts,
+            effects=effects,
+            factors=[*labelled, *columns.contrasts],
+            levels=levels,
+            in_fixed_terms=in_fixed_terms,
+            labels=labels,
+            r_object=r_fit,
+            link=str(part["link"][0]),
+        )
 
     return GAMFit(
         formula=formula,

@@ -39,6 +39,7 @@ from psychlm.reading_times.reml import Inverse, Method, Moments, Solution
 SINGULAR = 1e-4  # standard deviation, in units of the residual's, that counts as zero, as in lme4
 ROUNDING = 1e-12  # of the deviance's size
 ENOUGH = 1e-4  # largest gradient of the deviance at an optimum
+FLAT = 1e-8  # share of the largest curvature below which the deviance is flat
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,78 @@ class Problem:
             theta, best = theta - step, new
         return theta, best, bool(np.abs(best.gradient).max() < ENOUGH)
 
+    def uncertainty(self, theta: Floats, best: Point) -> Uncertainty:
+        """Return the uncertainty of the variances at the optimum, by central differences.
+
+        With m = n - p (REML) or n (ML) and v = r^2 / m, the deviance that is not profiled over v,
+        log|A| + m log(2 pi v) + r^2 / v, has the second derivatives
+
+            in theta             D_tt + r^2_t r^2_t' / (m v^2)     D the profiled deviance
+            in theta and log v   -r^2_t / v
+            in log v             m
+
+        and the parameters have the covariance 2 H^-1, without the directions in which H is flat.
+        """
+        m = self.n - (int(self.fixed.sum()) if self.method == "REML" else 0)
+        v = best.rss / m
+        columns = np.ones(len(self.xx), dtype=bool)
+        for part in self.components:
+            if isinstance(part, Block) and not part.grouped:
+                columns[part.columns] = False
+        kept = np.ix_(columns, columns)
+
+        def scaled_inverse(point: Point, at: Floats) -> Floats:
+            """Return the columns' block of A^-1 in the coordinates of b."""
+            scale = np.ones(len(self.xx))
+            for part, factor in self.factors(at)[1]:
+                if isinstance(part, Diagonal):
+                    scale[part.columns[0]] = np.diag(factor)
+            return (scale[:, None] * point.dense * scale)[kept]
+
+        hessian, of_rss, jacobian = [], [], []
+        for step in np.diag(1e-4 * np.maximum(np.abs(theta), 0.1)):
+            above = self.evaluate(theta + step)
+            below = self.evaluate(theta - step)
+            size = 2 * step.sum()
+            hessian.append((above.gradient - below.gradient) / size)
+            of_rss.append((above.rss - below.rss) / size)
+            change = scaled_inverse(above, theta + step) - scaled_inverse(below, theta - step)
+            jacobian.append(v * change / size)
+        covariance = v * scaled_inverse(best, theta)
+        slope = np.array(of_rss) / v
+        of_theta = np.array(hessian) + np.outer(slope, slope) / m
+        whole = np.block([[of_theta, -slope[:, None]], [-slope[None], np.full((1, 1), m)]])
+        values, vectors = np.linalg.eigh((whole + whole.T) / 2)
+        curved = values > FLAT * values.max()
+        inverse = vectors[:, curved] / values[curved] @ vectors[:, curved].T
+        places = np.flatnonzero(columns)
+        return Uncertainty(places, covariance, np.array([*jacobian, covariance]), 2 * inverse)
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """What Satterthwaite's degrees of freedom need: how the covariance C of the coefficients
+    depends on the parameters phi of the variances, and the covariance A of these.
+
+    The variance of a contrast l'b, l'C l, has the standard error (g'A g)^1/2 with g the gradient of
+    l'C l in phi, and as many degrees of freedom as a chi-squared of that mean and variance,
+
+        2 (l'C l)^2 / g'A g                (Kuznetsova, Brockhoff & Christensen 2017, equation 4)
+    """
+
+    columns: NDArray[np.intp]  # (p,): the dense columns of b, those of no correlated random effect
+    covariance: Floats  # C, (p, p)
+    jacobian: Floats  # dC/dphi, (n_parameters, p, p); phi are theta and the log residual variance
+    of_parameters: Floats  # A, (n_parameters, n_parameters)
+
+    def dof(self, contrasts: Floats) -> Floats:
+        """Return the degrees of freedom of contrasts, (m, p) to (m,)."""
+        variance = np.einsum("mp,pq,mq->m", contrasts, self.covariance, contrasts)
+        gradient = np.einsum("mp,kpq,mq->mk", contrasts, self.jacobian, contrasts, optimize=True)
+        spread = np.einsum("mk,kl,ml->m", gradient, self.of_parameters, gradient)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(variance > 0, 2 * variance**2 / spread, np.nan)
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -263,6 +336,7 @@ class Fit:
     covariances: list[Floats]  # of each component's effects in one level; of a Diagonal its L_kk^2
     vanished: list[list[Floats]]  # of each component the combinations of effects without variance
     n_parameters: int  # of the random effects
+    uncertainty: Uncertainty
 
 
 def whitening(zz: Floats, n: int) -> Floats:
@@ -334,4 +408,6 @@ def solve(moments: Moments, components: Sequence[Component], method: Method) -> 
         elif np.abs(theta_part).min() < SINGULAR:
             missing = [np.ones(1)]
         vanished.append(missing)
-    return Fit(solution, counts - penalty * (squares @ penalty), covariances, vanished, len(theta))
+    edf1 = counts - penalty * (squares @ penalty)
+    uncertainty = problem.uncertainty(theta, best)
+    return Fit(solution, edf1, covariances, vanished, len(theta), uncertainty)

@@ -17,7 +17,7 @@ from scipy.linalg import block_diag
 
 from psychlm.frames import FrameError, refuse
 from psychlm.reading_times._result import Floats, is_number, require_columns
-from psychlm.reading_times.formula import Bar, Formula, Smooth, full_coding
+from psychlm.reading_times.formula import Bar, Formula, Smooth, State, full_coding
 from psychlm.reading_times.smooths import (
     By,
     Interaction,
@@ -217,11 +217,14 @@ def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None)
 
 def linear_terms(formula: Formula, data: pd.DataFrame) -> list[Term]:
     """Return the linear terms of a formula, their factors coded as R codes them."""
-    coding, aliased = formula.coding, formula.aliased
-    return [linear(term, data, coding.get(term, frozenset()), aliased) for term in formula.linear]
+    terms = []
+    for term in formula.linear:
+        full = formula.coding.get(term, frozenset())
+        terms.append(linear(term, data, full, formula.aliased, formula.contrasts))
+    return list[Term](terms)
 
 
-def place_bars(formula: Formula, data: pd.DataFrame) -> tuple[Formula, pd.DataFrame]:
+def place_bars(formula: Formula, data: pd.DataFrame, state: State) -> tuple[Formula, pd.DataFrame]:
     """Place the random effects in lme4's notation at the data.
 
     Each column of a bar's terms (their factors are coded as in R) becomes one random effect; those
@@ -241,7 +244,9 @@ def place_bars(formula: Formula, data: pd.DataFrame) -> tuple[Formula, pd.DataFr
             factors = (x for x in pairs if factor_levels(data[x[1]]) is not None)
             for term, name in islice(factors, 1):
                 coding[term] |= {name}
-        lines = tuple(linear(term, data, coding[term]) for term in bar.terms)
+        lines = tuple(
+            linear(term, data, coding[term], contrasts=formula.contrasts) for term in bar.terms
+        )
         bars.append(replace(bar, lines=lines))
         columns: list[list[tuple[str, ...]]] = [[()]] if bar.intercept else []
         columns += [[(name,) for name in line.names] for line in lines]
@@ -256,7 +261,7 @@ def place_bars(formula: Formula, data: pd.DataFrame) -> tuple[Formula, pd.DataFr
     if twice:
         raise FrameError(f"the random effects {sorted(set(twice))} are there twice; keep one")
     placed = replace(formula, smooths=tuple(smooths), bars=tuple(bars), blocks=tuple(blocks))
-    return placed, placed.compute(data, {}) if bars else data
+    return placed, placed.compute(data, state) if bars else data
 
 
 def leave_out_aliased(formula: Formula, data: pd.DataFrame) -> Formula:
@@ -268,7 +273,7 @@ def leave_out_aliased(formula: Formula, data: pd.DataFrame) -> Formula:
     lines = linear_terms(formula, data)
     full = [
         isinstance(line, Linear)
-        and any(x and x == y for x, y in zip(line.coded, line.levels, strict=True))
+        and any(x is not None and x.shape[0] == x.shape[1] for x in line.codings)
         for line in lines
     ]
     if not any(full):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
 from psychlm.device import Device, one_thread, torch_device
@@ -33,6 +35,7 @@ from psychlm.reading_times.model_matrix import (
     check_collinear,
     group_random_effects,
     leave_out_aliased,
+    linear_terms,
     rows_of,
 )
 from psychlm.reading_times.reml import (
@@ -43,7 +46,23 @@ from psychlm.reading_times.reml import (
     criterion,
     solve,
 )
-from psychlm.reading_times.smooths import By, Linear, RandomEffect, Term, start_smoothing
+from psychlm.reading_times.smooths import (
+    By,
+    Linear,
+    RandomEffect,
+    Term,
+    factor_levels,
+    linear,
+    start_smoothing,
+)
+from psychlm.reading_times.tests import (
+    DDF,
+    LARGEST,
+    FixedTerm,
+    KenwardRoger,
+    f_test,
+    type_3_contrasts,
+)
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
 
@@ -65,7 +84,11 @@ class _Fitted(Model):
     solution: Solution  # on the CPU
     penalty: Floats  # (q + r,): the diagonal of S at the optimum; of no use where effects correlate
     moments: Moments
+    method: Method
+    again: Callable[[Method], GAMFit]  # fits these rows by another method
     edf1: Floats | None = None  # (q + r,): the diagonal of 2F - FF, where effects correlate
+    uncertainty: mixed.Uncertainty | None = None  # of the variances, where effects correlate
+    covariances: dict[tuple[str, ...], Floats] = field(default_factory=dict)  # of random effects
 
     @property
     def variables(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -131,6 +154,178 @@ class _Fitted(Model):
             variance += np.einsum("nr,nrs,ns->n", z, inverse.within[0].numpy()[level], z)
         return fit, np.sqrt(variance * float(solved.scale))
 
+    @property
+    def fixed_variables(self) -> tuple[str, ...]:  # type: ignore[override]
+        names = [name for term in self.formula.linear for name in term]
+        smooths = [smooth for smooth in self.formula.smooths if smooth.basis != "re"]
+        names += [name for smooth in smooths for name in smooth.all_variables]
+        return self.formula.columns(tuple(dict.fromkeys([*names, *self.formula.offsets])))
+
+    @property
+    def is_mixed(self) -> bool:  # type: ignore[override]
+        return self.uncertainty is not None
+
+    def design(self, data: pd.DataFrame) -> Floats:
+        """Return the columns that are no random effects, and last what is added as it is."""
+        data = self.formula.compute(data, self.state)
+        fixed = [term for term in self.matrix.terms if not isinstance(term, RandomEffect)]
+        columns = [
+            (term.columns(data) - self.centre[span]) / self.scale[span]
+            for term in fixed
+            for span in [self.matrix.slices[term.label]]
+        ]
+        return np.column_stack([*columns, self.mean + self.formula.offset(data)])
+
+    @property
+    def _places(self) -> NDArray[np.intp]:
+        """Return the dense columns that are no random effects."""
+        fixed = [term for term in self.matrix.terms if not isinstance(term, RandomEffect)]
+        return np.concatenate([np.r_[self.matrix.slices[term.label]] for term in fixed])
+
+    def inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
+        places = self._places
+        estimate = np.r_[self.solution.beta[0].numpy()[places], 1.0]
+        covariance = np.zeros((len(estimate), len(estimate)))
+        dense = self.solution.inverse.dense[0].numpy()[np.ix_(places, places)]
+        covariance[:-1, :-1] = dense * float(self.solution.scale)
+        if not self.is_mixed:
+            residual = float(self.solution.n) - float(self.solution.edf.sum())
+            return estimate, covariance, lambda contrasts: np.full(len(contrasts), residual)
+        of_variances: mixed.Uncertainty | KenwardRoger
+        of_variances = self.uncertainty  # type: ignore[assignment]
+        if ddf == "Kenward-Roger":
+            of_variances = self.kenward_roger()
+            covariance[:-1, :-1] = of_variances.adjusted
+        return estimate, covariance, lambda contrasts: of_variances.dof(contrasts[:, :-1])
+
+    def dof_method(self, ddf: DDF) -> str:
+        return ddf if self.is_mixed else "of the residual"
+
+    def kenward_roger(self) -> KenwardRoger:
+        """Return Kenward and Roger's covariance of the columns of :meth:`design`."""
+        n, smooths = len(self.response), [s for s in self.formula.smooths if s.basis != "re"]
+        flaw = f"n = {n:,} rows are more than {LARGEST:,}" if n > LARGEST else ""
+        if self.method != "REML":
+            flaw = "the model is fitted by ML; fit it with method='REML'"
+        if smooths:
+            flaw = f"the smooths {[s.label for s in smooths]} have penalties"
+        if flaw:
+            raise ValueError(f"Kenward and Roger's method is not for this fit: {flaw}")
+        data = self.formula.compute(self.data, self.state)
+        terms = {term.label: term for term in (*self.matrix.smooths, *self.grouped.terms)}
+        parts = []
+        for labels, covariance in self.covariances.items():
+            columns = [terms[label].columns(data) for label in labels]
+            for i, j in combinations_with_replacement(range(len(labels)), 2):
+                product = columns[i] @ columns[j].T
+                g = product if i == j else product + product.T
+                parts.append((float(covariance[i, j]), g))
+        weights = np.diag(1 / self.weights)
+        parts.append((float(self.solution.scale), weights))
+        return KenwardRoger.of(self.design(self.data)[:, :-1], parts)
+
+    def anova(self, ddf: DDF) -> pd.DataFrame:
+        """Test the terms: by type III of mixed models, else each given all others."""
+        data = self.formula.compute(self.data, self.state)
+        computed = {name: e for e in self.formula.expressions for name in e.names}
+        lines = [term for term in self.matrix.terms if isinstance(term, Linear)]
+        labels = list(dict.fromkeys(self._label(line) for line in lines[1:]))
+        rows, _ = self.linear_rows()
+        estimate, covariance, dof = self.inference(ddf)
+        places = self._places
+
+        def dense_dof(contrasts: Floats) -> Floats:
+            """Return the degrees of freedom of contrasts of the linear terms' coefficients."""
+            dense = (contrasts @ rows)[:, places]
+            return dof(np.column_stack([dense, np.zeros(len(dense))]))
+
+        of_linear = rows[:, places]
+        values = of_linear @ estimate[:-1]
+        variance = of_linear @ covariance[:-1, :-1] @ of_linear.T
+        if self.is_mixed:
+            plain = leave_out_aliased(replace(self.formula, contrasts={}), data)
+            terms, columns, names = [], [np.ones((len(data), 1))], ["(Intercept)"]
+            treated = linear_terms(plain, data)
+            for label in labels:
+                own = [line for line in treated if self._label(line) == label]
+                every = [linear(line.variables, data, frozenset(line.variables)) for line in own]
+                of = {name for line in own for name in line.variables}
+                numbers = {
+                    name
+                    for name in of
+                    if factor_levels(data[name]) is None
+                    and not (name in computed and computed[name].outer)
+                }
+                whole = {name: computed[name].name if name in computed else name for name in of}
+                terms.append(
+                    FixedTerm(
+                        label=label,
+                        names=tuple(name for line in own for name in line.names),
+                        variables=frozenset(whole[name] for name in of),
+                        numbers=frozenset(whole[name] for name in numbers),
+                        names_of_levels=tuple(name for line in every for name in line.names),
+                        of_levels=np.hstack([line.columns(data) for line in every]),
+                    )
+                )
+                columns += [line.columns(data) for line in own]
+                names += [name for line in own for name in line.names]
+            coded = np.hstack([line.columns(data) for line in lines])
+            # the columns of `lines` stand in the order of the formula's terms, as `rows` does
+            contrasts = type_3_contrasts(names, np.hstack(columns), coded, terms)
+        else:
+            own_columns = np.repeat(
+                [self._label(line) for line in lines], [len(x.names) for x in lines]
+            )
+            contrasts = {label: np.eye(len(rows))[own_columns == label] for label in labels}
+        found = {}
+        small_sample = self.kenward_roger() if ddf == "Kenward-Roger" and self.is_mixed else None
+        for label in labels:
+            factor = 1.0  # of F, by Kenward and Roger
+            if small_sample is not None:
+                dense = (contrasts[label] @ rows)[:, places]
+                test = small_sample.f_test(dense, estimate[:-1])
+                factor = small_sample.f(dense)[0]
+            else:
+                test = f_test(contrasts[label], values, variance, dense_dof)
+            found[label] = (test[2] / factor, *test)
+        statistics = ["wald_f", "num_df", "den_df", "F", "p"]
+        table = pd.DataFrame.from_dict(found, "index", columns=statistics)
+        mean_sq = table.pop("wald_f") * float(self.solution.scale)
+        if self.is_mixed:
+            table.insert(0, "mean_sq", mean_sq)
+            table.insert(0, "sum_sq", mean_sq * table["num_df"])
+            return table
+        smooths = self.tests().rename(columns={"edf": "num_df"}).drop(columns="ref_df")
+        residual = float(self.solution.n) - float(self.solution.edf.sum())
+        return pd.concat([table, smooths.assign(den_df=residual)[list(table)]])
+
+    def loglik_by_ml(self) -> float:
+        return self.again("ML").loglik
+
+    def residual_df(self) -> float:
+        return float(self.solution.n) - float(self.edf1_of_all().sum())
+
+    def deviance(self) -> float:
+        return float(self.solution.rss)
+
+    def edf1_of_all(self) -> Floats:
+        """Return the diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal, (q + r,)."""
+        if self.edf1 is not None:
+            return self.edf1
+        q, n_groups = len(self.scale), len(self.grouped.levels)
+        counts = np.r_[np.ones(q), np.full(len(self.penalty) - q, n_groups)]
+        squares = self.solution.inverse.reduced()[1][0].numpy()
+        return counts - self.penalty * (squares @ self.penalty)
+
+    def linear_rows(self) -> tuple[Floats, list[str]]:
+        """Return the matrix, (p, q), that turns coefficients of the dense columns into R's of the
+        linear terms, whose names are returned too; the intercept lacks the response's mean."""
+        lines = [term for term in self.matrix.terms if isinstance(term, Linear)]
+        linear_places = np.concatenate([np.r_[self.matrix.slices[term.label]] for term in lines])
+        chosen = np.eye(len(self.scale))[linear_places]
+        chosen[0, linear_places[1:]] = -self.centre[linear_places[1:]]
+        return chosen / self.scale, [self.matrix.names[i] for i in linear_places]
+
     def predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
@@ -163,11 +358,7 @@ class _Fitted(Model):
         q, n_groups = len(self.scale), len(self.grouped.levels)
         beta, edf = solved.beta[0].numpy(), solved.edf[0].numpy()
         dof = max(1.0, np.round(float(solved.n) - edf.sum()))
-        # The diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal.
-        counts, edf1 = np.r_[np.ones(q), np.full(len(edf) - q, n_groups)], self.edf1
-        if edf1 is None:
-            squares = solved.inverse.reduced()[1][0].numpy()
-            edf1 = counts - self.penalty * (squares @ self.penalty)
+        edf1 = self.edf1_of_all()
         xx, all_columns = self.moments.xx[0].numpy(), None
         rows = {}
         for label, span in self.spans.items():
@@ -175,7 +366,7 @@ class _Fitted(Model):
                 covariance = solved.inverse.dense[0].numpy()[span, span] * scale
                 rank = min(edf1[span].sum(), span.stop - span.start)
                 test = test_smooth(beta[span], covariance, xx[span, span], rank, dof)
-            elif counts.sum() > MAX_TESTED or self.edf1 is not None:
+            elif q + n_groups * (len(edf) - q) > MAX_TESTED or self.edf1 is not None:
                 test = (np.nan, np.nan, np.nan)
             else:
                 all_columns = all_columns or self._all_columns()
@@ -256,6 +447,12 @@ def fit(
     weights: str | None = None,
 ) -> GAMFit:
     """Fit by REML or ML to rows without gaps, the values of expressions among them."""
+    kept = [name for name in (*formula.variables, formula.response, weights) if name in data]
+    kept = [*dict.fromkeys([*kept, *formula.columns((*formula.variables, formula.response))])]
+
+    def again(other: Method) -> GAMFit:
+        return fit(data[kept], formula, state, other, device, tolerance, weights)
+
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
     dense_formula, grouped = group_random_effects(leave_out_aliased(formula, data), data)
     rows = rows_of(data)
@@ -291,12 +488,16 @@ def fit(
     used = data[list(formula.columns((*formula.variables, formula.response)))]
     if weights is not None:
         used = used.assign(**{weights: w})
-    components, edf1, penalty = None, None, np.zeros(0)
+    components, edf1, penalty, uncertainty = None, None, np.zeros(0), None
+    of_blocks: dict[tuple[str, ...], Floats] = {}
     if formula.blocks:
         moments = _to_cpu(moments)
         components = mixed_components(formula, matrix, grouped, moments, scale, start)
         mixed_fit = mixed.solve(moments, list(components.values()), method)
         solution, edf1 = mixed_fit.solution, mixed_fit.edf1
+        uncertainty = mixed_fit.uncertainty
+        pairs = zip(components, mixed_fit.covariances, strict=True)
+        of_blocks = {labels: own for labels, own in pairs if labels in formula.blocks}
     else:
         on_device = (torch.from_numpy(part).to(where) for part in (penalties, start))
         solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
@@ -317,7 +518,11 @@ def fit(
         solution=solution,
         penalty=penalty,
         moments=moments,
+        method=method,
+        again=again,
         edf1=edf1,
+        uncertainty=uncertainty,
+        covariances=of_blocks,
     )
 
     of_weights = float(np.log(w).sum()) / 2
@@ -376,18 +581,16 @@ def _statistics(model: _Fitted, y: Floats) -> dict[str, Any]:
     Estimates of linear terms are as R has them; the intercept is a combination of all. ``y`` is the
     response less the offset, from whose weighted mean the deviance is counted, as mgcv does.
     """
-    matrix, solution, scale = model.matrix, model.solution, model.scale
+    solution = model.solution
     edf, n, rss = solution.edf[0].numpy(), len(y), float(solution.rss)
-    lines = [term for term in matrix.terms if isinstance(term, Linear)]
-    linear = np.concatenate([np.r_[matrix.slices[term.label]] for term in lines])
-    chosen = np.eye(len(scale))[linear]
-    chosen[0, linear[1:]] = -model.centre[linear[1:]]
-    estimate = chosen @ (solution.beta[0].numpy() / scale)
+    scaled, names = model.linear_rows()
+    estimate = scaled @ solution.beta[0].numpy()
     estimate[0] += model.mean
-    scaled = chosen / scale
     covariance = scaled @ solution.inverse.dense[0].numpy() @ scaled.T * float(solution.scale)
-    names = [matrix.names[i] for i in linear]
-    tables = coefficient_tables(names, estimate, covariance, n - edf.sum())
+    dof = n - edf.sum()
+    if model.uncertainty is not None:
+        dof = model.uncertainty.dof(scaled[:, model.uncertainty.columns])
+    tables = coefficient_tables(names, estimate, covariance, dof)
 
     w = model.weights
     about_mean = w**0.5 * (model.response - np.average(model.response, weights=w**0.5))

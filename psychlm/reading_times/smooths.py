@@ -12,7 +12,7 @@ constant.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -24,7 +24,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from psychlm.frames import FrameError, format_names, refuse
 from psychlm.reading_times._result import Floats, is_number, is_ordered
-from psychlm.reading_times.formula import Smooth
+from psychlm.reading_times.formula import Contrast, Smooth, level_name
 
 Levels = tuple[object, ...] | None  # of a factor; None for a number
 MAX_KNOTS = 2000  # of a thin plate, as in mgcv, which samples values at random; here every m-th
@@ -89,11 +89,10 @@ def _values(values: pd.Series, levels: Levels) -> Floats:
 
 @dataclass(frozen=True)
 class Linear(Term):
-    """A linear term or an interaction, factors with R's treatment contrasts; of no variables the
-    intercept."""
+    """A linear term or an interaction, factors with contrasts; of no variables the intercept."""
 
     levels: tuple[Levels, ...]  # of each variable
-    coded: tuple[Levels, ...]  # the levels that have a column: all but the first, or all
+    codings: tuple[Floats | None, ...]  # of each factor's levels, (n_levels, n_columns)
     kept: NDArray[np.intp]  # which of the products are columns; the others are aliased
 
     def columns(self, data: pd.DataFrame) -> Floats:
@@ -101,8 +100,10 @@ class Linear(Term):
         for variable, levels in zip(self.variables, self.levels, strict=True):
             if levels is not None:
                 require_levels(variable, data[variable], levels)
-        pairs = zip(self.variables, self.coded, strict=True)
-        parts = [_values(data[variable], coded) for variable, coded in pairs]
+        parts = []
+        for variable, levels, coding in zip(self.variables, self.levels, self.codings, strict=True):
+            values = _values(data[variable], levels)
+            parts.append(values if coding is None else values @ coding)
         return _row_products(parts[::-1], len(data))[:, self.kept]  # as in R, the first is fastest
 
 
@@ -120,27 +121,31 @@ def linear(
     data: pd.DataFrame,
     full: frozenset[str] = frozenset(),
     aliased: frozenset[str] = frozenset(),
+    contrasts: Mapping[str, Contrast] | None = None,
 ) -> Linear:
     """Make a linear term: find the levels of its factors.
 
-    Factors in ``full`` have a column for every level; columns named in ``aliased`` are left out.
+    Factors in ``full`` have a column for every level, the others those of their ``contrasts``
+    (treatment contrasts unless given); columns named in ``aliased`` are left out.
     """
     levels = tuple(factor_levels(data[variable]) for variable in variables)
-    coded = tuple(
-        present and present[variable not in full :]
-        for variable, present in zip(variables, levels, strict=True)
-    )
+    codings: list[Floats | None] = []
     names = [""]
-    for variable, columns in zip(variables, coded, strict=True):
-        parts = [variable]
-        if columns is not None:  # R writes TRUE for True
-            is_bool = isinstance(columns[0], bool | np.bool_)
-            parts = [variable + (str(x).upper() if is_bool else str(x)) for x in columns]
+    for variable, present in zip(variables, levels, strict=True):
+        coding: Floats | None = None
+        labels: tuple[str, ...] = ("",)
+        if present is not None and variable in full:
+            coding, labels = np.eye(len(present)), tuple(map(level_name, present))
+        elif present is not None:
+            contrast = (contrasts or {}).get(variable, Contrast())
+            coding, labels = contrast.code(variable, present)
+        codings.append(coding)
+        parts = [variable + label for label in labels]
         names = [f"{name}:{part}" if name else part for part in parts for name in names]
     kept = np.array([i for i, name in enumerate(names) if name not in aliased], dtype=np.intp)
     names = [names[i] or "(Intercept)" for i in kept]
     label, penalties = ":".join(variables) or "(Intercept)", np.zeros((0, len(names)))
-    return Linear(label, variables, tuple(names), penalties, levels, coded, kept)
+    return Linear(label, variables, tuple(names), penalties, levels, tuple(codings), kept)
 
 
 def factor_levels(values: pd.Series) -> Levels:

@@ -123,6 +123,23 @@ def test_interactions_without_margins_in_the_baseline_of_a_sweep(terms, frame):
     assert row["gain"] == pytest.approx(alone.loglik - without, abs=1e-6)
 
 
+GAPPED = ["scale(w) * C(f, Sum)", "ns(w, df=3) + f:old", "poly(v, 2) * old", "old / scale(w)"]
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore:rows without a predictor:RuntimeWarning")
+@pytest.mark.parametrize("terms", [*GAPPED, "scale(log(w^2)) + C(f, sdif) * v"])
+def test_rows_with_missing_values_go_after_functions_are_evaluated(terms, frame, rng):
+    gaps = frame.astype({"old": object})
+    for name in ("rt_ms", "w", "f", "old"):
+        gaps.loc[rng.choice(len(gaps), 9, replace=False), name] = np.nan
+    ours, theirs = both(gaps, f"rt_ms ~ {terms}")
+    assert ours.n == theirs.n and ours.missing == theirs.missing
+    assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-7)
+    whole = ours.predict(frame).head(20).to_numpy()
+    assert ours.predict(frame.head(20)).to_numpy() == pytest.approx(whole)
+
+
 SMOOTHS = ["s(x, k=6)", 's(few, k=4, bs="cr")', "s(x, by=group, k=6)", "te(other, z, k=3)"]
 SMOOTHS += ["ti(few, x, k=3)", 's(group, bs="re")', 's(group, z, bs="re")', "z", "group"]
 

@@ -1,0 +1,615 @@
+"""Tests after a fit: likelihood ratios of nested fits, F tests of terms, marginal means.
+
+References: Kuznetsova, Brockhoff & Christensen (2017), lmerTest package, Journal of Statistical
+Software 82; Kenward & Roger (1997), Small sample inference for fixed effects from restricted
+maximum likelihood, Biometrics 53; Searle, Speed & Milliken (1980), Population marginal means in the
+linear model, The American Statistician 34.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from psychlm.frames import FrameError
+from psychlm.reading_times._result import Floats, is_number
+from psychlm.reading_times.formula import level_name
+from psychlm.reading_times.smooths import factor_levels
+
+if TYPE_CHECKING:
+    from psychlm.reading_times._result import GAMFit
+
+DDF = Literal["Satterthwaite", "Kenward-Roger"]
+Adjust = Literal["tukey", "holm", "bonferroni", "none"]
+ZERO = 1e-7  # share of the largest below which a coefficient of a contrast is rounding
+LARGEST = 3000  # rows for which Kenward and Roger's covariance is computed, as in emmeans
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """A table of tests or means, and the notes that belong below it."""
+
+    table: pd.DataFrame
+    title: str
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, column: str) -> pd.Series:
+        """Return a column of the table."""
+        return self.table[column]
+
+    def __repr__(self) -> str:
+        """Return the table with its title and notes, as R prints it."""
+        return "\n".join([self.title, _printed(self.table), *self.notes])
+
+    def _repr_html_(self) -> str:
+        html = self.table.to_html(formatters=_formatters(self.table))
+        return "".join([f"<p>{self.title}</p>", html, *(f"<p>{note}</p>" for note in self.notes)])
+
+    def to_latex(self) -> str:
+        """Return the table for a paper, its title as the caption and its notes below."""
+        return latex(self.table, self.title, self.notes)
+
+
+def _formatters(table: pd.DataFrame) -> dict[str, Any]:
+    """Return how columns of numbers are printed: four significant digits, p with three."""
+
+    def number(x: float) -> str:
+        return "" if pd.isna(x) else f"{x:.4g}" if abs(x) < 1e4 else f"{x:.1f}"
+
+    def p_value(p: float) -> str:
+        return "" if pd.isna(p) else f"{p:.3g}" if p >= 1e-10 else "<1e-10"
+
+    numeric = [name for name in table if pd.api.types.is_float_dtype(table[name])]
+    return {name: p_value if name == "p" else number for name in numeric}
+
+
+def _printed(table: pd.DataFrame) -> str:
+    return str(table.to_string(formatters=_formatters(table)))
+
+
+def latex(table: pd.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
+    r"""Return a table as LaTeX with rules of the package booktabs.
+
+    >>> print(latex(pd.DataFrame({"p": [0.04]}, index=["bits"]), "A test").splitlines()[2])
+    \caption{A test}
+    """
+
+    def escaped(text: object) -> str:
+        return re.sub(r"([&%$#_{}])", r"\\\1", str(text)).replace("~", r"\textasciitilde{}")
+
+    formatters = _formatters(table)
+    named = table.index.names != [None] or not isinstance(table.index, pd.RangeIndex)
+    rows = table.reset_index() if named else table
+    rows = rows.rename(columns={"index": ""})
+    lines = [" & ".join(escaped(name) for name in rows) + r" \\", r"\midrule"]
+    for row in rows.itertuples(index=False):
+        cells = [
+            formatters.get(name, str)(value) for name, value in zip(rows.columns, row, strict=True)
+        ]
+        lines.append(" & ".join(map(escaped, cells)) + r" \\")
+    n_text = sum(not pd.api.types.is_numeric_dtype(rows[name]) for name in rows)
+    columns = "l" * n_text + "r" * (rows.shape[1] - n_text)
+    head = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}"]
+    head += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    tail = [r"\bottomrule", r"\end{tabular}", *(rf"\\ {escaped(note)}" for note in notes)]
+    return "\n".join([*head, *lines, *tail, r"\end{table}"])
+
+
+# ---- likelihood-ratio tests of nested fits ----
+
+
+def anova(*fits: GAMFit, refit: bool | None = None) -> Table:
+    """Compare nested fits of the same rows, the smaller one first, as R's ``anova`` does.
+
+    Mixed models (random effects in lme4's notation) are compared by twice the difference of their
+    log-likelihoods, chi-squared with the difference in parameters. Restricted likelihoods (REML) do
+    not compare where fixed effects differ: such fits are fitted again by ML, as lme4 does. Additive
+    models are compared as by mgcv's ``anova(a, b, test="Chisq")``: by the difference of their
+    deviances as a share of the larger model's scale, with the difference of n - 2 tr F + tr FF,
+    the degrees of freedom of the residual.
+
+    Parameters
+    ----------
+    *fits : GAMFit
+        Two fits or more.
+    refit : bool, optional
+        Whether to fit by ML again; unless given, where fixed effects differ. lme4's own default is
+        always.
+
+    Returns
+    -------
+    Table
+        ``n_parameters``, ``aic``, ``bic``, ``loglik``, ``deviance`` (-2 log-likelihood), and of
+        each fit but the first ``chi2``, ``df`` and ``p``; of additive models ``residual_df``,
+        ``deviance``, ``df``, ``chi2`` and ``p``.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two fits, or kinds of fits differ.
+    FrameError
+        If the fits are of other rows or another response.
+
+    Examples
+    --------
+    >>> from psychlm import reading_times
+    >>> drawn = reading_times.simulate(np.random.default_rng(5), n_words=80, n_texts=4)
+    >>> formulas = ["gaze_ms ~ 1 + (1 | subject)", "gaze_ms ~ length_chars + (1 | subject)"]
+    >>> found = anova(*(reading_times.fit(drawn.readings, formula) for formula in formulas))
+    >>> found["df"].tolist(), found.notes[-1]
+    ([nan, 1.0], 'fitted by ML again: fixed effects differ')
+    """
+    if len(fits) < 2:
+        raise ValueError("anova compares fits: give two or more, anova(a, b)")
+    first = fits[0]
+    response = first.formula.partition("~")[0].strip()
+    for other in fits[1:]:
+        theirs = other.formula.partition("~")[0].strip()
+        if theirs != response:
+            raise FrameError(f"the fits have other responses, {response} and {theirs}")
+        if not other.data.index.equals(first.data.index):
+            raise FrameError(
+                f"the fits are of other rows ({first.left_out}; {other.left_out}); fit both to the "
+                "rows that have the variables of all: readings.dropna(subset=[...])"
+            )
+    mixed = {fit.is_mixed for fit in fits}
+    if len(mixed) > 1 or len({fit.family for fit in fits}) > 1:
+        raise ValueError(
+            "the fits are of other kinds; give all of them random effects in lme4's notation, (1 | "
+            "subject), or all in mgcv's, and one family"
+        )
+    formulas = tuple(f"{i + 1}: {fit.formula}" for i, fit in enumerate(fits))
+    return _compare_mixed(fits, formulas, refit) if mixed == {True} else _compare(fits, formulas)
+
+
+def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...], refit: bool | None) -> Table:
+    """Compare mixed models by their likelihoods."""
+    methods = {fit.method for fit in fits}
+    differ = len({tuple(sorted(fit.coefficients.index)) for fit in fits}) > 1
+    if refit is None:
+        refit = differ or len(methods) > 1
+    again = refit and "REML" in methods
+    if differ and not refit and "REML" in methods:
+        raise ValueError("restricted likelihoods of other fixed effects do not compare; refit=True")
+    loglik = np.array([fit.model.loglik_by_ml() if again else fit.loglik for fit in fits])
+    n_parameters = np.array([round(fit.aic / 2 + fit.loglik) for fit in fits])
+    chi2 = 2 * np.diff(loglik)
+    df = np.diff(n_parameters)
+    table = pd.DataFrame(
+        {
+            "n_parameters": n_parameters,
+            "aic": -2 * loglik + 2 * n_parameters,
+            "bic": -2 * loglik + np.log(fits[0].n) * n_parameters,
+            "loglik": loglik,
+            "deviance": -2 * loglik,
+            "chi2": np.r_[np.nan, chi2],
+            "df": np.r_[np.nan, df],
+            "p": np.r_[np.nan, np.where(df > 0, scipy.stats.chi2.sf(chi2, df), np.nan)],
+        },
+        index=pd.RangeIndex(1, len(fits) + 1, name="model"),
+    )
+    method = "ML" if again else fits[0].method
+    notes = [*formulas, f"{fits[0].n:,} rows; likelihoods by {method}"]
+    if (df <= 0).any():
+        notes.append("a fit without more parameters than the one before it has no test")
+    if again:
+        reason = "fixed effects differ" if differ else "asked for"
+        notes.append(f"fitted by ML again: {reason}")
+    return Table(table, "Likelihood-ratio tests", tuple(notes))
+
+
+def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
+    """Compare additive models by their deviances."""
+    residual_df = np.array([fit.model.residual_df() for fit in fits])
+    deviance = np.array([fit.model.deviance() for fit in fits])
+    largest = fits[int(residual_df.argmin())]
+    df = -np.diff(residual_df)
+    chi2 = -np.diff(deviance) / largest.scale
+    # as R: a larger model first has negative degrees of freedom and a negative difference
+    p = scipy.stats.chi2.sf(chi2 * np.sign(df), np.abs(df))
+    table = pd.DataFrame(
+        {
+            "residual_df": residual_df,
+            "deviance": deviance,
+            "df": np.r_[np.nan, df],
+            "chi2": np.r_[np.nan, chi2],
+            "p": np.r_[np.nan, p],
+        },
+        index=pd.RangeIndex(1, len(fits) + 1, name="model"),
+    )
+    note = (
+        f"{fits[0].n:,} rows; the scale is model {fits.index(largest) + 1}'s, {largest.scale:.5g}"
+    )
+    return Table(table, "Analysis of deviance", (*formulas, note))
+
+
+# ---- F tests of terms ----
+
+
+@dataclass(frozen=True)
+class FixedTerm:
+    """A linear term of a model as R counts them, and how it contains others."""
+
+    label: str
+    names: tuple[str, ...]  # of its columns by treatment contrasts
+    variables: frozenset[str]
+    numbers: frozenset[str]  # those of the variables that are columns of numbers
+    names_of_levels: tuple[str, ...]  # of its columns with every factor coded by all levels
+    of_levels: Floats  # (n, k): these columns
+
+    def within(self, other: FixedTerm) -> bool:
+        """Return whether another term contains this one: it adds factors, and no number."""
+        return self.variables < other.variables and self.numbers == other.numbers
+
+
+def type_3_contrasts(
+    names: Sequence[str], x: Floats, coded: Floats, terms: Sequence[FixedTerm]
+) -> dict[str, Floats]:
+    """Return the contrasts of the coefficients that type III tests have, as SAS and lmerTest do.
+
+    With X the model matrix by treatment contrasts and Z the columns of all terms with every factor
+    coded by all its levels, the columns of (X^+ Z)' are estimable functions of the coefficients.
+    Those of a term are made orthogonal to those of the terms that contain it.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the columns of X, the intercept first.
+    x, coded : array, shape (n, p)
+        X, and the model matrix with the factors' own contrasts, whose coefficients are tested.
+    terms : sequence of FixedTerm
+
+    Returns
+    -------
+    dict
+        For each term its contrasts, shape (k, p).
+    """
+    place = {name: i for i, name in enumerate(names)}
+    own = {term.label: [place[x] for x in term.names if x in place] for term in terms}
+    of_levels = np.hstack([np.ones((len(x), 1)), *(term.of_levels for term in terms)])
+    solved = np.linalg.lstsq(x, np.hstack([of_levels, coded]), rcond=None)[0]
+    functions = solved[:, : of_levels.shape[1]].T
+    functions[np.abs(functions) < ZERO * np.abs(functions).max()] = 0
+    for term in sorted(terms, key=lambda term: -len(term.variables)):
+        containing = [i for other in terms if term.within(other) for i in own[other.label]]
+        if containing:
+            others, mine = functions[:, containing], functions[:, own[term.label]]
+            explained = others @ np.linalg.lstsq(others, mine, rcond=None)[0]
+            functions[:, own[term.label]] = mine - explained
+    level_names = ["(Intercept)", *(name for term in terms for name in term.names_of_levels)]
+    functions = functions[[level_names.index(name) for name in names]]
+    # coefficients by treatment contrasts are X^+ `coded` times those of the own contrasts
+    to_own = solved[:, of_levels.shape[1] :]
+    found = {}
+    for term in terms:
+        rows = functions[:, own[term.label]].T @ to_own
+        found[term.label] = rows[np.abs(rows).sum(axis=1) > 1e-8]
+    return found
+
+
+def f_test(
+    contrasts: Floats,
+    estimate: Floats,
+    covariance: Floats,
+    dof: Callable[[Floats], Floats],
+) -> tuple[float, float, float, float]:
+    """Test whether contrasts L of coefficients b with covariance V are zero.
+
+    The eigenvectors of L V L' turn L into q independent contrasts, whose squared t values have the
+    mean F. With their degrees of freedom nu_i the denominator has 2 E / (E - q), where E is the sum
+    of nu_i / (nu_i - 2): the F distribution with this expectation (Fai & Cornelius 1996).
+
+    Parameters
+    ----------
+    contrasts, estimate, covariance : array
+        L, (k, p), b, (p,), and V, (p, p).
+    dof : callable
+        Returns the degrees of freedom of contrasts, (m, p) to (m,).
+
+    Returns
+    -------
+    tuple of float
+        q, the denominator's degrees of freedom, F and p.
+    """
+    values, vectors = np.linalg.eigh(contrasts @ covariance @ contrasts.T)
+    kept = values > max(1.5e-8 * values.max(initial=0), 0)
+    q = int(kept.sum())
+    if not q:
+        return 0.0, np.nan, np.nan, np.nan
+    independent = vectors[:, kept].T @ contrasts
+    f = float(((independent @ estimate) ** 2 / values[kept]).mean())
+    nu = dof(independent)
+    if q == 1 or np.ptp(nu) < 1e-8 * nu.max() or np.isinf(nu).all():
+        denominator = float(nu.mean())
+    elif (nu <= 2).any():
+        denominator = 2.0
+    else:
+        expected = float((nu / (nu - 2)).sum())
+        denominator = 2 * expected / (expected - q)
+    p = scipy.stats.f.sf(f, q, denominator) if np.isfinite(denominator) else None
+    return q, denominator, f, float(scipy.stats.chi2.sf(q * f, q) if p is None else p)
+
+
+@dataclass(frozen=True)
+class KenwardRoger:
+    """The covariance of coefficients for small samples, and the degrees of freedom that go with it.
+
+    The response has the covariance V = sum_i gamma_i G_i. With Phi = (X'V^-1 X)^-1,
+
+        P_i = -X'V^-1 G_i V^-1 X,      Q_ij = X'V^-1 G_i V^-1 G_j V^-1 X
+        W^-1 = [tr(V^-1 G_i V^-1 G_j) - 2 tr(Phi Q_ij) + tr(Phi P_i Phi P_j)] / 2
+        Phi_A = Phi + 2 Phi (sum_ij W_ij (Q_ij - P_i Phi P_j)) Phi
+
+    (Kenward & Roger 1997, section 2; as in pbkrtest, Halekoh & Hoejsgaard 2014, Journal of
+    Statistical Software 59).
+    """
+
+    covariance: Floats  # Phi, (p, p)
+    adjusted: Floats  # Phi_A, (p, p)
+    p: Floats  # P_i, (n_parameters, p, p)
+    w: Floats  # W, (n_parameters, n_parameters)
+
+    @classmethod
+    def of(cls, x: Floats, parts: Sequence[tuple[float, Floats]]) -> KenwardRoger:
+        """Compute them from X, (n, p), and gamma_i with G_i, (n, n); the residual's G is I."""
+        total = np.sum([gamma * g for gamma, g in parts], axis=0)
+        inverse = np.linalg.inv(total)
+        vx = inverse @ x
+        phi = np.linalg.inv(x.T @ vx)
+        vg = [inverse @ g for _, g in parts]
+        vgvx = [product @ vx for product in vg]  # V^-1 G_i V^-1 X
+        p = np.array([-vx.T @ g @ vx for _, g in parts])
+        k = len(parts)
+        information, q = np.empty((k, k)), np.empty((k, k, *phi.shape))
+        for i in range(k):
+            for j in range(k):
+                q[i, j] = vgvx[i].T @ parts[j][1] @ vx
+                trace = float((vg[i] * vg[j].T).sum())
+                information[i, j] = trace - 2 * np.trace(phi @ q[i, j])
+                information[i, j] += np.trace(phi @ p[i] @ phi @ p[j])
+        w = 2 * np.linalg.pinv(information, rcond=1e-10, hermitian=True)
+        change = np.einsum("ij,ijab->ab", w, q) - np.einsum("ij,iab,bc,jcd->ad", w, p, phi, p)
+        adjusted_phi = phi + 2 * phi @ change @ phi
+        return cls(np.asarray(phi, np.float64), adjusted_phi, p, np.asarray(w, np.float64))
+
+    def f(self, contrasts: Floats) -> tuple[float, float]:
+        """Return the factor of F, and its denominator's degrees of freedom: the F distribution with
+        the same mean and variance (Kenward & Roger 1997, section 3)."""
+        phi, q = self.covariance, int(np.linalg.matrix_rank(contrasts))
+        theta = contrasts.T @ np.linalg.pinv(contrasts @ phi @ contrasts.T) @ contrasts
+        u = np.array([theta @ phi @ p @ phi for p in self.p])
+        traces = np.trace(u, axis1=1, axis2=2)
+        a1 = float(traces @ self.w @ traces)
+        a2 = float(np.einsum("ij,iab,jba->", self.w, u, u))
+        b = (a1 + 6 * a2) / (2 * q)
+        g = ((q + 1) * a1 - (q + 4) * a2) / ((q + 2) * a2)
+        below = 3 * q + 2 * (1 - g)
+        c1, c2, c3 = g / below, (q - g) / below, (q + 2 - g) / below
+        numerator = 1 + c1 * b
+        numerator = 0.0 if abs(numerator) < 1e-10 else numerator
+        ratio = (1 - a2 / q) / (1 - c2 * b) if abs(1 - c2 * b) > 1e-14 else 1.0
+        rho = ratio**2 * numerator / (1 - c3 * b) / q
+        m = 4 + (q + 2) / (q * rho - 1)
+        factor = 1.0 if abs(m - 2) < 1e-2 else m * (1 - a2 / q) / (m - 2)
+        return factor, m
+
+    def dof(self, contrasts: Floats) -> Floats:
+        """Return the degrees of freedom of single contrasts, (m, p) to (m,)."""
+        return np.array([self.f(contrast[None])[1] for contrast in contrasts])
+
+    def f_test(self, contrasts: Floats, estimate: Floats) -> tuple[float, float, float, float]:
+        """Test whether contrasts are zero; return q, the denominator, F and p."""
+        factor, m = self.f(contrasts)
+        value = contrasts @ estimate
+        q = int(np.linalg.matrix_rank(contrasts))
+        wald = value @ np.linalg.pinv(contrasts @ self.adjusted @ contrasts.T) @ value
+        f = factor * float(wald) / q
+        return q, m, f, float(scipy.stats.f.sf(f, q, m))
+
+
+# ---- marginal means ----
+
+TRANSFORMED: dict[str, Callable[..., Any]] = {
+    "log": np.exp,
+    "log2": np.exp2,
+    "log10": lambda x: 10**x,
+    "sqrt": np.square,
+}
+
+
+def means(
+    fit: GAMFit,
+    of: str | Sequence[str],
+    *,
+    by: str | Sequence[str] = (),
+    at: Mapping[str, Any] | None = None,
+    pairs: bool = False,
+    adjust: Adjust | None = None,
+    response: bool = False,
+    bias_correction: bool = False,
+    ddf: DDF = "Satterthwaite",
+    level: float = 0.95,
+) -> Table:
+    """Return what :meth:`GAMFit.means` describes."""
+    of = [of] if isinstance(of, str) else list(of)
+    by = [by] if isinstance(by, str) else list(by)
+    at = {name: np.atleast_1d(values) for name, values in (at or {}).items()}
+    variables = fit.model.fixed_variables
+    unknown = [name for name in (*of, *by, *at) if name not in variables]
+    if unknown or not of:
+        raise ValueError(
+            f"means of {of} by {by}: {unknown} are no variables of the fixed part, which are "
+            f"{[*variables]}"
+        )
+    adjust = adjust or ("tukey" if pairs else "none")
+
+    # The reference grid: all levels of factors and of numbers with two values, means of the others.
+    axes: dict[str, list[Any]] = {}
+    held = []
+    for name in variables:
+        values = fit.data[name].dropna()
+        distinct = values.drop_duplicates().sort_values()
+        if name in at:
+            axes[name] = list(at[name])
+        elif is_number(values) and len(distinct) > 2:
+            axes[name] = [float(values.mean())]
+            held.append(f"{name} = {values.mean():.4g}")
+        else:
+            levels = factor_levels(values)
+            axes[name] = list(distinct if levels is None else levels)
+    averaged = [name for name in axes if len(axes[name]) > 1 and name not in (*of, *by)]
+    grid = pd.MultiIndex.from_product(axes.values(), names=list(axes)).to_frame(index=False)
+    for name in grid:
+        if isinstance(fit.data[name].dtype, pd.CategoricalDtype):
+            grid[name] = grid[name].astype(fit.data[name].dtype)
+    rest = [name for name in fit.model.variables if name not in grid]
+    others = fit.data[rest].iloc[[0] * len(grid)].reset_index(drop=True)
+
+    # Each mean is an average of rows of the grid, all levels weighing the same.
+    columns = fit.model.design(pd.concat([grid, others], axis=1))
+    keys = [*by, *of]
+    labels = grid[keys].drop_duplicates().sort_values(keys, ignore_index=True)
+    place = pd.MultiIndex.from_frame(labels).get_indexer(pd.MultiIndex.from_frame(grid[keys]))
+    weights = np.eye(len(labels))[place].T
+    weights /= weights.sum(axis=1, keepdims=True)
+    contrasts = weights @ columns
+
+    left = fit.formula.partition("~")[0].strip()
+    call = re.fullmatch(r"(log|log2|log10|sqrt)\(.*\)", left)
+    transform = call[1] if call else fit.model.link
+    title = f"Marginal means of {left}"
+    sizes = np.ones(len(labels))
+    if pairs:
+        chosen, rows = [], []
+        of_group = [labels.index] if not by else labels.groupby(by, observed=True).indices.values()
+        for places in of_group:
+            for i, j in combinations(places, 2):
+                first, second = (_level(labels.loc[k, of]) for k in (i, j))
+                chosen.append(contrasts[i] - contrasts[j])
+                rows.append((*labels.loc[i, by], first, second, len(places)))
+        contrasts = np.array(chosen).reshape(len(rows), columns.shape[1])
+        mark = " / " if response and transform == "log" else " - "
+        labels = pd.DataFrame(rows, columns=[*by, "first", "second", "size"])
+        sizes = labels["size"].to_numpy(float)
+        labels.insert(len(by), "contrast", labels["first"] + mark + labels["second"])
+        labels = labels.drop(columns=["first", "second", "size"])
+        title = f"Differences of marginal means of {left}"
+
+    # Estimates, errors, and degrees of freedom.
+    estimate, covariance, dof = fit.model.inference(ddf)
+    found = contrasts @ estimate
+    error = np.sqrt(np.einsum("mp,pq,mq->m", contrasts, covariance, contrasts))
+    df = dof(contrasts)
+    t = found / error
+    n_tests = sizes * (sizes - 1) / 2 if pairs else np.full(len(found), float(len(found)))
+    p, width = adjusted(t, df, sizes, n_tests, adjust, level)
+    table = labels.assign(estimate=found, std_error=error, df=df)
+    table["low"] = found - width * error
+    table["high"] = found + width * error
+    if pairs:
+        table["t"] = t
+        table["p"] = p
+    notes = [f"{level:.0%} intervals; degrees of freedom: {fit.model.dof_method(ddf)}"]
+    if averaged:
+        notes.append(f"averaged over the levels of {', '.join(averaged)}")
+    if held:
+        notes.append(f"at the means {', '.join(held)}")
+    if pairs:
+        notes.append(_what_was_adjusted(adjust, sizes))
+    if response:
+        table, note = to_response(table, transform, pairs, fit.scale if bias_correction else None)
+        notes.append(note)
+    elif transform != "identity":
+        notes.append(f"on the {transform} scale; response=True gives that of the response")
+    return Table(table, title, tuple(notes))
+
+
+def _level(levels: pd.Series) -> str:
+    """Return levels as a contrast names them: R's TRUE for True, and a blank between several."""
+    return " ".join(level_name(level) for level in levels)
+
+
+def _what_was_adjusted(adjust: Adjust, sizes: Floats) -> str:
+    if (sizes <= 2).all() or adjust == "none":
+        return "p of single comparisons"
+    names = {"tukey": "Tukey's", "holm": "Holm's", "bonferroni": "Bonferroni's"}
+    note = f"p adjusted by {names[adjust]} method"
+    return note + ("; intervals by Bonferroni's" if adjust == "holm" else "")
+
+
+def adjusted(
+    t: Floats, df: Floats, sizes: Floats, n_tests: Floats, adjust: Adjust, level: float
+) -> tuple[Floats, Floats]:
+    """Return p of t values, and how many standard errors an interval has to each side.
+
+    Tukey's method takes the largest of all differences of ``sizes`` means, whose distribution is
+    that of the studentized range; Holm's steps down, and has Bonferroni's intervals. A comparison
+    is one of ``n_tests``, of which those with one number of means and one family stand together.
+    """
+    p = 2 * scipy.stats.t.sf(np.abs(t), df)
+    width = scipy.stats.t.ppf((1 + level) / 2, df)
+    several = n_tests > 1
+    if adjust == "none" or not several.any():
+        return p, width
+    if adjust == "tukey":
+        ranges = scipy.stats.studentized_range
+        for i in np.flatnonzero(several):
+            p[i] = ranges.sf(np.sqrt(2) * abs(t[i]), sizes[i], df[i])
+            width[i] = ranges.ppf(level, sizes[i], df[i]) / np.sqrt(2)
+        return p, width
+    width = scipy.stats.t.ppf(1 - (1 - level) / 2 / n_tests, df)
+    if adjust == "bonferroni":
+        return np.minimum(p * n_tests, 1), width
+    from statsmodels.stats.multitest import multipletests
+
+    begin = 0
+    while begin < len(p):  # the comparisons of one group stand together
+        family = slice(begin, begin + int(n_tests[begin]))
+        p[family] = multipletests(p[family], method="holm")[1]
+        begin = family.stop
+    return p, width
+
+
+def to_response(
+    table: pd.DataFrame, transform: str, pairs: bool, variance: float | None
+) -> tuple[pd.DataFrame, str]:
+    """Return means or differences on the scale of the response, and a note on how.
+
+    The mean of exp(x), x normal with the residual variance v, is exp(mean) (1 + v / 2) to second
+    order: with ``variance`` means and their bounds have this factor, as emmeans has it; without,
+    they are those of a typical response, its median. Differences of logarithms are ratios.
+    """
+    if transform == "identity":
+        return table, "on the scale of the response"
+    if transform not in ("log",) and (pairs or variance is not None):
+        raise NotImplementedError(
+            f"differences and bias corrections on the response's scale are those of log(), and the "
+            f"response has {transform}; leave out response=True"
+        )
+    if transform not in TRANSFORMED:
+        raise NotImplementedError(f"no way back from the link {transform!r}; leave out response")
+    back = TRANSFORMED[transform]
+    found = table["estimate"].to_numpy()
+    step = 1e-6 * np.maximum(np.abs(found), 1)
+    slope = (back(found + step) - back(found - step)) / (2 * step)
+    factor = 1.0 if variance is None or pairs else 1 + variance / 2
+    if transform == "log":
+        slope = np.exp(found)
+    changed = table.assign(
+        estimate=back(found) * factor,
+        std_error=table["std_error"] * slope * factor,
+        low=back(table["low"]) * factor,
+        high=back(table["high"]) * factor,
+    )
+    note = f"back from the {transform} scale: tests and intervals are made on that scale"
+    if pairs:
+        return changed.rename(columns={"estimate": "ratio"}), f"ratios; {note}"
+    bias = "medians, without bias correction" if factor == 1 else f"times 1 + v/2 = {factor:.4g}"
+    return changed, f"{note}; {bias}"
