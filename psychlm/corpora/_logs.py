@@ -270,6 +270,7 @@ def select(
             raise FrameError(f"there is no task {format_names(unknown)}; the logs have {there}")
         rows = rows[rows["task"].isin(task)]
     chosen = []
+    n_partly = 0
     for name, part in rows.groupby("task", sort=False):
         used_filter = _choice(part, "filter", filter, str(name))
         if used_filter is None:
@@ -293,8 +294,10 @@ def select(
                 )
                 continue
             partly = ~of_metric["score"].isin((0, 1)) & of_metric["score"].notna()
+            n_partly += int(partly.sum())
             notes.append(
-                f"{int(partly.sum())} answers to {name} that are partly right count as missing"
+                f"{int(partly.sum())} answers to {name} that are partly right count as missing "
+                "(level=scores takes them as they are)"
             )
             of_metric = of_metric.assign(score=of_metric["score"].mask(partly))
         said = f"{used_metric}" + (f" (not {', '.join(others[:3])})" if others else "")
@@ -312,7 +315,7 @@ def select(
         of_tasks = f" of {format_names(names, 3)}" if len(by_choice) > 1 else ""
         notes.insert(0, f"metric {said}{of_tasks}")
     table = pd.concat([part for _, _, part in chosen], ignore_index=True)
-    ungraded = int(table["score"].isna().sum())
+    ungraded = int(table["score"].isna().sum()) - n_partly
     if ungraded:
         notes.append(f"{ungraded} answers that were not graded are missing")
     table = _apart(table, notes)

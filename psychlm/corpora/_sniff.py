@@ -195,7 +195,11 @@ def rows_of(text: str, separator: str, where: object, quotes: bool | None = None
 
 
 def read_table(
-    path: str | Path, encoding: str | None = None, *, quotes: bool | None = None
+    path: str | Path,
+    encoding: str | None = None,
+    *,
+    quotes: bool | None = None,
+    labels: bool = False,
 ) -> Table:
     """Read a file of cells: CSV and its relatives, Excel, Parquet or SPSS.
 
@@ -206,6 +210,8 @@ def read_table(
         Of a text file, as Python names it; found unless given.
     quotes : bool, optional
         Whether quotation marks quote cells; decided by the rows unless given.
+    labels : bool
+        Read the labels of values in place of their codes, where a file of SPSS has them.
 
     Examples
     --------
@@ -221,14 +227,9 @@ def read_table(
         return Table(cells.reset_index(level=named) if named else cells)
     if suffix == ".sav":
         # user-defined missing values of SPSS are missing here too
-        return Table(pd.read_spss(path, convert_categoricals=False))
+        return Table(pd.read_spss(path, convert_categoricals=labels))
     if suffix == ".xlsx":
-        cells = pd.read_excel(path, engine="openpyxl", header=None, dtype=object, na_values=[""],
-                              keep_default_na=False)  # fmt: skip
-        cells = cells.dropna(how="all").dropna(axis=1, how="all")
-        header = [_label(one) for one in cells.iloc[0]] if len(cells) else []
-        cells = cells.iloc[1:].map(_label, na_action="ignore").reset_index(drop=True)
-        return Table(cells.set_axis(header, axis=1))
+        return _excel_cells(path)
     if suffix not in SUFFIXES:
         raise FrameError(f"files {suffix} are not read; save it as CSV, xlsx, Parquet or sav")
     text, name = decode(path, encoding)
@@ -253,6 +254,31 @@ def read_table(
         notes.append(f"rows have {n_short} cells fewer than the header has names")
     cells = cells[cells.notna().any(axis=1)].reset_index(drop=True)
     return Table(cells.set_axis([name.strip() for name in header], axis=1), notes)
+
+
+def _excel_cells(path: Path) -> Table:
+    """Return the largest sheet of a file of Excel, whose header may stand below titles."""
+    sheets = pd.read_excel(
+        path,
+        sheet_name=None,
+        engine="openpyxl",
+        header=None,
+        dtype=object,
+        na_values=[""],
+        keep_default_na=False,
+    )
+    name, cells = max(sheets.items(), key=lambda sheet: sheet[1].notna().to_numpy().sum())
+    notes = [f"sheet {name!r} of {list(sheets)}"] if len(sheets) > 1 else []
+    cells = cells.dropna(how="all").dropna(axis=1, how="all")
+    if not len(cells):
+        raise FrameError(f"{path} is empty")
+    n_filled = cells.notna().sum(axis=1)
+    first = int(np.argmax((n_filled > n_filled.max() / 2).to_numpy()))
+    if first:
+        notes.append(f"{first} rows above the header")
+    header = ["" if pd.isna(one) else _label(one) for one in cells.iloc[first]]
+    body = cells.iloc[first + 1 :].map(_label, na_action="ignore").reset_index(drop=True)
+    return Table(body.set_axis(header, axis=1), notes)
 
 
 def _plain_cells(text: str, separator: str, path: Path) -> tuple[list[str], pd.DataFrame]:

@@ -53,6 +53,12 @@ locationlongitude distributionchannel userlanguage duration(inseconds)""".split(
 # cells that are no answer; with a key "None" may be a choice
 EMPTY = ["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "#NULL!"]
 MARKS = [".", "-", "–", "*", "**"]  # blanks and double marks of scanners and programs
+# words in the names of rows that hold sums or means of the others, and words beside them
+SUMS = "average avg mean median sd std sum total totals maximum minimum possible correct deviation"
+SUMS += (
+    " summe mittelwert durchschnitt gesamt gesamtdurchschnitt richtig moyenne promedio marks points"
+)
+BESIDE = "class overall grand n % percent points standard max min score marks a b c d of all the"
 CATEGORIES = 12  # different whole numbers that an item has at most
 WAYS = (
     "a wide table has one row a person and one column an item; "
@@ -124,8 +130,20 @@ def qualtrics(cells: pd.DataFrame) -> Shape | None:
     n_header = int(np.flatnonzero(is_import)[-1]) + 1
     table = unique_columns(cells).iloc[n_header:].reset_index(drop=True)
     person = next((name for name in table if _plain(name) == "responseid"), None)
-    session = [name for name in table if _plain(name) in META and name != person]
+    timing = (
+        r".*_DO(_.*)?|.*(First|Last) Click|.*Page Submit|.*Click Count|.*_TEXT|SC\d+|PROLIFIC_PID"
+    )
+    session = [
+        name
+        for name in table
+        if name != person and (_plain(name) in META or re.fullmatch(timing, str(name)))
+    ]
     notes = [f"{n_header} rows of texts and import ids"]
+    channel = next((name for name in table if _plain(name) == "distributionchannel"), None)
+    if channel is not None:
+        is_preview = table[channel].eq("preview")
+        notes += [f"{is_preview.sum()} previews are no persons"] if is_preview.any() else []
+        table = table[~is_preview].reset_index(drop=True)
     return Shape(table, "Qualtrics", person, no_items=session, notes=notes)
 
 
@@ -390,6 +408,7 @@ def read_answers(
         "filter": filter,
         "unanswered": unanswered,
     }
+    read_as: list[str] = []
     tasks = [task] * bool(task) if isinstance(task, str) else list(task)
     try:
         if file.is_dir() or file.suffix in (".json", ".eval") or _is_log(file):
@@ -410,13 +429,17 @@ def read_answers(
             return _answers(shape, None, told | {"level": level or "binary"})
         right = None if key is None else read_key(key, encoding)
         is_json = file.suffix == ".jsonl"
-        table = _json_lines(file) if is_json else read_table(file, encoding)
+        values_of = bool(told["labels"])
+        table = _json_lines(file) if is_json else read_table(file, encoding, labels=values_of)
+        read_as = table.notes
         return _answers(_shaped(table, right, told), right, told)
     except FileNotFoundError:
         raise FrameError(f"{file} does not exist; name a table or a folder of logs") from None
     except FrameError as error:
         named = str(error).startswith(str(file))
-        raise FrameError(str(error) if named else f"{file}: {error}") from None
+        guessed = [note for note in read_as if note.startswith("read as")]
+        hint = f" ({guessed[0]}; encoding= names another)" if guessed else ""
+        raise FrameError((str(error) if named else f"{file}: {error}") + hint) from None
     except ImportError as error:
         extra = "pyreadstat" if file.suffix == ".sav" else "openpyxl"
         raise FrameError(
@@ -505,15 +528,6 @@ def _json_lines(file: Path) -> Table:
 def _shaped(table: Table, key: pd.Series | None, told: dict[str, Any]) -> Shape:
     """Return a table with persons in its index: as its format has them, or as they are told."""
     cells = table.cells
-    if told["filter"]:
-        name, equals, value = told["filter"].partition("=")
-        if not equals or name not in cells:
-            raise FrameError(
-                f"filter {told['filter']!r} is no COLUMN=VALUE; the file has the columns "
-                f"{format_names(cells.columns, 40)}"
-            )
-        cells = cells[cells[name].astype(str) == value].reset_index(drop=True)
-        table.notes.append(f"rows with {told['filter']}")
     items = told["items"]
     wide_items = items is not None and set(items) <= set(cells.columns)
     shape = None
@@ -526,6 +540,19 @@ def _shaped(table: Table, key: pd.Series | None, told: dict[str, Any]) -> Shape:
     header = list(shape.table.columns)
     if not len(shape.table) or not header:
         raise FrameError(f"the table is empty, header {header}; expected: {WAYS}")
+    if told["filter"]:
+        name, equals, value = told["filter"].partition("=")
+        if not equals or name not in header:
+            raise FrameError(
+                f"filter {told['filter']!r} is no COLUMN=VALUE; the file has the columns "
+                f"{format_names(header, 40)}"
+            )
+        kept = shape.table[name].map(label_of, na_action="ignore").eq(value)
+        if not kept.any():
+            there = format_names(shape.table[name].dropna().unique())
+            raise FrameError(f"no row has {value!r} in {name!r}, which has {there}")
+        shape.table = shape.table[kept].reset_index(drop=True)
+        shape.notes.append(f"{kept.sum()} of {len(kept)} rows, with {told['filter']}")
     is_long = shape.layout == "long table" or told["item"]
     named = [*told["groups"], *told["drop"], *told["reverse"], *(items or ())]
     named += [name for name in (told["person"], told["item"], told["answer"]) if name]
@@ -657,6 +684,8 @@ def _with_persons(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> 
         shape.notes.append(
             f"repeated answers by {repeat or shape.repeat}: up to {most} rows a person"
         )
+    elif repeat not in (None, "rows"):
+        shape.notes.append(f"no person occurs twice: {repeat!r} numbers nothing")
     for name in (shape.repeat, repeat):
         if name in shape.table:
             shape.table = shape.table.drop(columns=name)
@@ -681,9 +710,17 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         raise FrameError(
             f"there is no column {format_names(lacking)}, which the key has; the file has {header}"
         )
-    _mark_missing(shape, candidates, told["missing"])
+    as_written = shape.table
+    shape.table, marked = _mark_missing(shape.table, candidates, told["missing"])
     wanted = [name for name in given or candidates if name not in of_key]
     numbers, logical, words, left_out = _numbers(shape, wanted, told["labels"])
+    counts = [name for name in numbers if _plain(name) in ("freq", "frequency", "count", "counts")]
+    if given is None and counts and level != "scores" and numbers[counts[0]].gt(1).any():
+        raise FrameError(
+            f"column {counts[0]!r} may count the persons of each row's pattern; repeat the rows "
+            f"(table.loc[table.index.repeat(table[{counts[0]!r}])]), or leave it out: "
+            f"drop={counts[0]}"
+        )
     if given is not None:
         items = list(numbers)
     else:
@@ -731,6 +768,11 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         left_out |= {name: f"{_span(responses[name])}, not 0 and 1" for name in points}
         responses = responses.drop(columns=points)
         points = []
+    marks = sum((marked.get(name, Counter()) for name in responses), Counter())
+    said = [f"{n} {mark!r}" for mark, n in sorted(marks.items()) if mark not in ("", "NA")]
+    notes += [f"missing: {', '.join(said)}"] if said else []
+    if level != "scores":
+        _warn_of_codes(responses, notes)
     _reverse(responses, told["reverse"], notes)
     if not told["unanswered"]:
         blank = list(responses.columns[responses.isna().all()])
@@ -738,12 +780,21 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         responses = responses.drop(columns=blank)
         if not len(responses.columns):
             raise FrameError("nobody answered any item")
+    shape.table = as_written
     return _frames(shape, responses, raw, key, level, left_out, told)
 
 
 def _key_of_row(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> pd.Series | None:
     """Return the key, which a row named KEY may hold; the row is no person."""
-    names = shape.table.index.astype(str)
+    names = shape.table.index.astype(str).str.strip()
+    if shape.person and not shape.items:
+        words = [set(re.findall(r"[^\W\d_]+|%", name.lower())) for name in names]
+        known = {*SUMS.split(), *BESIDE.split()}
+        is_sum = np.array([bool(of & set(SUMS.split())) and of <= known for of in words])
+        if is_sum.any() and not is_sum.all():
+            shape.notes.append(f"rows {format_names(names[is_sum])} are no persons")
+            shape.table = shape.table[~is_sum]
+            names = names[~is_sum]
     is_key = names.str.fullmatch(r"(?i)(answer[ _]?)?key|lösung(en)?|corrigé|solution")
     if is_key.sum() != 1 or shape.items:
         return key
@@ -756,23 +807,23 @@ def _key_of_row(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> pd
     return _as_text(row).dropna().rename("key")
 
 
-def _mark_missing(shape: Shape, names: Sequence[str], missing: Sequence[object]) -> None:
-    """Make marks and codes of missing answers missing, and note how many there are of each."""
+def _mark_missing(
+    table: pd.DataFrame, names: Sequence[str], missing: Sequence[object]
+) -> tuple[pd.DataFrame, dict[str, Counter]]:
+    """Return a table whose marks and codes of missing answers are missing, and their counts."""
     codes = set(_as_text(pd.Series([*missing], dtype=object)))
-    counts: Counter[str] = Counter()
+    counts: dict[str, Counter] = {}
     columns: dict[str, pd.Series] = {}
     for name in names:
-        cells = shape.table[name]
+        cells = table[name]
         if is_numeric(cells) and not codes:
             continue
         text = _as_text(cells)
         is_missing = text.isin(codes if is_numeric(cells) else {*codes, *MARKS, *EMPTY})
         if is_missing.any():
-            counts.update(text[is_missing])
+            counts[name] = Counter(text[is_missing])
             columns[name] = cells.mask(is_missing)
-    shape.table = shape.table.assign(**columns)
-    said = [f"{n} {mark!r}" for mark, n in sorted(counts.items()) if mark not in ("", "NA")]
-    shape.notes += [f"missing: {', '.join(said)}"] if said else []
+    return table.assign(**columns), counts
 
 
 def _numbers(
@@ -862,11 +913,12 @@ def _items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[st
         # the ends of the scale, which a fifth of the items reach
         rated = [name for name in left if is_numbered[name]] if most_numbered else left
         rare = len(rated) // 5 if len(rated) > 2 else 0
-        highest = sorted(high[rated], reverse=True)[rare]
-        lowest = sorted(low[rated])[rare]
+        highest = sorted(high[rated], reverse=True)[rare] if rated else np.inf
+        lowest = sorted(low[rated])[rare] if rated else -np.inf
         for name in others:
             two_of_many = n_values[name] == 2 and highest - lowest > 2 and len(numbers) >= 30
             outside = low[name] < lowest or high[name] > highest
+            outside |= n_values[name] == 1 and len(numbers) >= 20
             if most_numbered or outside or two_of_many:
                 why[name] = _span(numbers[name])
     items = [name for name in numbers if name not in why or name in certain]
@@ -881,6 +933,24 @@ def _items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[st
 
 def _span(values: pd.Series) -> str:
     return f"{values.min():g} to {values.max():g}"
+
+
+def _warn_of_codes(responses: pd.DataFrame, notes: list[str]) -> None:
+    """Warn of whole numbers that lie apart from the others, as codes of missing answers do."""
+    values = np.sort(pd.unique(responses.to_numpy().ravel()))
+    values = values[np.isfinite(values)]
+    if len(values) < 3 or (values % 1).any():
+        return
+    # the longest run of neighbours is the scale
+    runs = np.split(values, np.flatnonzero(np.diff(values) > 2) + 1)
+    counts = responses.stack().value_counts()
+    scale = max(runs, key=lambda run: counts.reindex(run).sum())
+    apart = ",".join(f"{value:g}" for run in runs if run is not scale for value in run)
+    if apart:
+        notes.append(
+            f"values {apart} lie apart: if they stand for missing answers, missing={apart}"
+        )
+        warnings.warn(f"answers {apart} lie apart from the scale; see missing=", stacklevel=2)
 
 
 def _reverse(responses: pd.DataFrame, reverse: Sequence[str], notes: list[str]) -> None:
@@ -956,7 +1026,7 @@ def _frames(
     said += f"; left out: {', '.join(away)}" if away else ""
     said += " (items= takes other columns)" if left_out and told["items"] is None else ""
     notes = [*shape.notes, without] if silent and told["unanswered"] else shape.notes
-    said = "; ".join([said, *notes])
+    said = " ".join("; ".join([said, *notes]).split())
     return Answers(result, raw, key, groups, said, level, silent)
 
 
@@ -975,8 +1045,11 @@ def _described(responses: pd.DataFrame, level: str, key: pd.Series | None) -> st
 
 def _needs_key(table: pd.DataFrame, words: list[str]) -> str:
     """Return the message about columns of text that may be answers."""
-    cells = table[words[0]].dropna().astype(str).str.strip()
-    found = list(cells.value_counts().index[:8])
+    # the texts that most of the columns share
+    texts = [table[name].dropna().astype(str).str.strip() for name in words]
+    in_columns = Counter(text for column in texts for text in column.unique())
+    most = max(in_columns.values())
+    found = [text for text, n in in_columns.most_common() if n > most / 2][:8]
     assigned = ",".join(f"{label}={number}" for number, label in enumerate(found, 1))
     return (
         f"columns {format_names(words)} hold text such as {found[0]!r}: raw answers need a key, "

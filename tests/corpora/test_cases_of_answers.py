@@ -113,7 +113,7 @@ VARIATIONS = {
         "id,item,resp,wave\na,i1,1,1\na,i1,0,2\na,i2,1,1\nb,i1,1,1\nb,i2,0,1\n",
         {"filter": "wave=1"},
         [[1, 1], [1, 0]],
-        "rows with wave=1",
+        "4 of 5 rows, with wave=1",
     ),
     "spss codes": (
         "id,q1,q2\na,1,99\nb,0,1\nc,-1,0\n",
@@ -235,3 +235,67 @@ def test_parts_of_questions_of_survey_monkey_stand_in_the_second_row(tmp_path):
     (tmp_path / "a.csv").write_text(text + "1,9,1.1.1.1,5,4\n2,9,1.1.1.2,1,2\n3,9,1.1.1.3,3,3\n")
     answers = corpora.read_answers(tmp_path / "a.csv")
     assert list(answers.responses) == ["How satisfied?: Price", "How satisfied?: Quality"]
+
+
+FOOT = "id,q1,q2,q3\na,1,0,1\nb,0,1,1\nc,1,1,0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (FOOT + "Mean,.67,.67,.67\n", {}, "rows ['Mean'] are no persons"),
+        (FOOT + "Class average,1,1,1\nMax points,1,1,1\n", {}, "are no persons"),
+        (FOOT.replace("c,1,1,0", "Max,1,1,0"), {}, "3 persons ('id'), 3 items (0/1)"),
+        ("id,q1,q2,grade\na,1,0,9\nb,9,1,8\nc,1,1,9\n", {"missing": [9]}, "missing: 1 '9'"),
+    ],
+)
+def test_sums_are_no_persons_and_codes_of_missing_answers_stay_in_groups(
+    text, options, said, tmp_path
+):
+    (tmp_path / "a.csv").write_text(text)
+    answers = corpora.read_answers(tmp_path / "a.csv", **options)
+    assert said in answers.recognised and len(answers.responses) == 3
+    assert "grade" not in text or answers.groups["grade"].tolist() == [9, 8, 9]
+
+
+def test_numbers_apart_from_the_scale_are_said_and_missing_makes_them_missing(tmp_path):
+    rng = np.random.default_rng(2)
+    rated = pd.DataFrame(rng.integers(1, 6, (30, 4)), columns=list("abcd"))
+    rated.iloc[[2, 5], 1] = -99
+    rated.to_csv(tmp_path / "a.csv", index_label="id")
+    with pytest.warns(UserWarning, match="answers -99 lie apart"):
+        assert "missing=-99" in corpora.read_answers(tmp_path / "a.csv").recognised
+    missing = corpora.read_answers(tmp_path / "a.csv", missing=[-99]).responses
+    assert missing.isna().sum().sum() == 2 and missing.min(axis=None) == 1
+
+
+def test_a_table_of_patterns_and_their_counts_is_not_one_of_persons(tmp_path):
+    (tmp_path / "a.csv").write_text("q1,q2,freq\n0,0,3\n0,1,12\n1,1,30\n")
+    with pytest.raises(FrameError, match="may count the persons.*drop=freq"):
+        corpora.read_answers(tmp_path / "a.csv")
+    assert len(corpora.read_answers(tmp_path / "a.csv", drop=["freq"]).responses) == 3
+
+
+def test_display_orders_and_previews_of_qualtrics_are_no_answers(tmp_path):
+    rows = [
+        "ResponseId,DistributionChannel,Q2_1,Q2_2,Q2_DO_1,Q2_DO_2",
+        "Response ID,Channel,a,b,c,d",
+        '"{""ImportId"":""x""}","{""ImportId"":""y""}",,,,',
+        *("R1,preview,3,3,1,2", "R2,anonymous,1,5,1,2", "R3,anonymous,4,2,2,1"),
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    answers = corpora.read_answers(tmp_path / "a.csv")
+    assert answers.responses.shape == (2, 2) and "1 previews" in answers.recognised
+    only = corpora.read_answers(tmp_path / "a.csv", filter="ResponseId=R3")
+    assert only.responses.index.tolist() == ["R3"]
+
+
+def test_the_header_of_a_spreadsheet_may_stand_below_titles_and_on_another_sheet(tmp_path):
+    file = tmp_path / "a.xlsx"
+    table = pd.DataFrame([["Class 9b"], [None], ["id", "q1", "q2"], ["a", 1, 0], ["b", 0, 1]])
+    with pd.ExcelWriter(file, engine="openpyxl") as book:
+        pd.DataFrame({"item": ["q1"]}).to_excel(book, sheet_name="codes", index=False)
+        table.to_excel(book, sheet_name="data", index=False, header=False)
+    answers = corpora.read_answers(file)
+    assert answers.responses.to_numpy().tolist() == [[1, 0], [0, 1]]
+    assert "sheet 'data'" in answers.recognised and "1 rows above" in answers.recognised
