@@ -170,7 +170,7 @@ class Repeated:
     or runs with other seeds. They say more about that item, and are no further items.
     ``psychlm.compare``, ``psychlm.ctt`` and ``psychlm.irt`` take them where they take responses.
 
-    Parameters
+    Attributes
     ----------
     correct : DataFrame, persons x items
         Numbers of right answers, or sums of the scores. Where nothing was asked it is not read.

@@ -582,29 +582,10 @@ def _read_one(path: Path, told: Mapping[str, Any], encoding: str | None) -> Corp
         without = corpus.words.drop(columns=told["group"])
         corpus = replace(corpus, words=without, readings=with_group)
 
-    # Answers to questions stand in rows of their own, or beside each word of a text.
     if roles["correct"]:
         answers = rows[is_answer & is_read]
-        beside_words = not len(answers)
-        answers = words[words[roles["correct"]].notna()] if beside_words else answers
-        grade = answers[roles["correct"]].map(frames.label_of).astype("str").str.casefold()
-        questions = pd.DataFrame(
-            {
-                "subject": joined(answers, [ids["person"]]),
-                "text_id": joined(answers, [ids["text"], *condition]),
-                "correct": grade.map(RIGHT | WRONG),
-            }
-        )
-        questions = questions.drop_duplicates() if beside_words else questions
-        differs = beside_words and questions.duplicated(["subject", "text_id"]).any()
-        if len(questions) and not differs and questions["correct"].notna().any():
-            corpus = replace(corpus, questions=questions.reset_index(drop=True))
-            fewest = corpus.accuracy.idxmin()
-            notes.append(
-                f"{len(questions):,} answers to questions ({roles['correct']}), "
-                f"{questions['correct'].mean():.0%} right; fewest by {fewest}: "
-                f"{corpus.accuracy[fewest]:.0%}"
-            )
+        columns = (ids["person"], [ids["text"], *condition], roles["correct"])
+        corpus = _with_questions(corpus, answers, words, columns, notes)
     ids["text"] = " + ".join([ids["text"], *condition])
     said_columns = ids | {ours: theirs for theirs, ours in times.items()}
     recognised = f"recognised: {form.name}: {_counts(corpus)}; of {len(rows):,} rows "
@@ -613,6 +594,42 @@ def _read_one(path: Path, told: Mapping[str, Any], encoding: str | None) -> Corp
     recognised += ", ".join(f"{ours} = {theirs}" for ours, theirs in said_columns.items())
     recognised += f"; left out: {'; '.join(left_out) or 'nothing'}"
     return replace(corpus, notes=(recognised, *notes, *corpus.notes, *_in_seconds(corpus)))
+
+
+def _with_questions(
+    corpus: Corpus,
+    answers: pd.DataFrame,
+    words: pd.DataFrame,
+    columns: tuple[str, list[str], str],
+    notes: list[str],
+) -> Corpus:
+    """Return a corpus with the graded answers to its questions, and note how many are right.
+
+    Answers stand in rows of their own, or beside each word of a text. ``columns`` are those of the
+    person, of the text and its condition, and of the grade.
+    """
+    person, text, correct = columns
+    beside_words = not len(answers)
+    answers = words[words[correct].notna()] if beside_words else answers
+    grade = answers[correct].map(frames.label_of).astype("str").str.casefold()
+    questions = pd.DataFrame(
+        {
+            "subject": joined(answers, [person]),
+            "text_id": joined(answers, text),
+            "correct": grade.map(RIGHT | WRONG),
+        }
+    )
+    questions = questions.drop_duplicates() if beside_words else questions
+    differs = beside_words and questions.duplicated(["subject", "text_id"]).any()
+    if differs or not questions["correct"].notna().any():
+        return corpus
+    corpus = replace(corpus, questions=questions.reset_index(drop=True))
+    fewest = corpus.accuracy.idxmin()
+    notes.append(
+        f"{len(questions):,} answers to questions ({correct}), {questions['correct'].mean():.0%} "
+        f"right; fewest by {fewest}: {corpus.accuracy[fewest]:.0%}"
+    )
+    return corpus
 
 
 def _kinds(rows: pd.DataFrame, name: str) -> pd.Series:

@@ -17,6 +17,7 @@ from torch.nn.functional import logsigmoid
 from psychlm.frames import FrameError, check_responses, constant_items, refuse
 from psychlm.irt.item_fit import pair_tables
 from psychlm.irt.model_tables import normal_weights
+from psychlm.irt.response_functions import model_named
 from psychlm.irt.response_matrix import encode_responses
 from psychlm.irt.result import InformationCriteria
 
@@ -248,13 +249,14 @@ def two_factor(
     >>> round(two_factor(corpora.lsat6()).loglik)
     -2464
     """
-    if model not in ("2PL", "3PL"):
+    kind = model_named(model)
+    guessing = kind.free == ("guessing",)
+    if not kind.products or kind.common_slope or (kind.free and not guessing):
         raise ValueError(f"model is {model!r}; two factors can be fitted as '2PL' or '3PL'")
     checked = varying(responses)
     n_persons, n_items = checked.shape
     if n_items < 4:
         raise FrameError(f"two factors need at least 4 items, and {n_items} are given")
-    guessing = model == "3PL"
     # Start: the first two principal axes of the tetrachoric matrix, as slopes (none too steep).
     values, vectors = np.linalg.eigh(tetrachoric(checked).to_numpy())
     loadings = vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 0))

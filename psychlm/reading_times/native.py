@@ -454,14 +454,7 @@ def fit(
         return fit(data[kept], formula, state, other, device, tolerance, weights)
 
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
-    dense_formula, grouped = group_random_effects(leave_out_aliased(formula, data), data)
-    rows = rows_of(data)
-    matrix = build_matrix(dense_formula, data, rows)
-    scaled = np.ones(len(matrix.names), dtype=bool)
-    if formula.blocks:  # one covariance holds for all levels
-        for term in matrix.smooths:
-            scaled[matrix.slices[term.label]] = not isinstance(term, RandomEffect)
-    columns, centre, scale = matrix.distinct(data, rows).standardise(matrix.centred, scaled)
+    matrix, grouped, columns, centre, scale = _design(formula, data)
     response, offset = data[formula.response].to_numpy(np.float64), formula.offset(data)
     n, mean = len(response), float((response - offset).mean())
     y = response - offset - mean
@@ -486,8 +479,7 @@ def fit(
     start = start_smoothing(diagonals, n)
     penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
     used = data[list(formula.columns((*formula.variables, formula.response)))]
-    if weights is not None:
-        used = used.assign(**{weights: w})
+    used = used if weights is None else used.assign(**{weights: w})
     components, edf1, penalty, uncertainty = None, None, np.zeros(0), None
     of_blocks: dict[tuple[str, ...], Floats] = {}
     if formula.blocks:
@@ -496,8 +488,8 @@ def fit(
         mixed_fit = mixed.solve(moments, list(components.values()), method)
         solution, edf1 = mixed_fit.solution, mixed_fit.edf1
         uncertainty = mixed_fit.uncertainty
-        pairs = zip(components, mixed_fit.covariances, strict=True)
-        of_blocks = {labels: own for labels, own in pairs if labels in formula.blocks}
+        by_labels = dict(zip(components, mixed_fit.covariances, strict=True))
+        of_blocks = {labels: by_labels[labels] for labels in by_labels if labels in formula.blocks}
     else:
         on_device = (torch.from_numpy(part).to(where) for part in (penalties, start))
         solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
@@ -525,24 +517,20 @@ def fit(
         covariances=of_blocks,
     )
 
-    of_weights = float(np.log(w).sum()) / 2
-    loglik, n_parameters = float(solution.loglik) + of_weights, float(solution.edf.sum())
     of_scale = _null_space(matrix, centre, covariances, scale) if method == "REML" else 0.0
+    of_weights = float(np.log(w).sum()) / 2
+    loglik = float(solution.loglik) + of_weights - (of_scale if components else 0.0)
+    n_parameters = float(solution.edf.sum())
     more: dict[str, Any] = {}
     if components:
-        loglik -= of_scale
-        value, n_parameters = -loglik, float(n_free + mixed_fit.n_parameters)
-        deviations, correlations, singular = _describe(components, mixed_fit)
-        more = {"correlations": correlations, "singular": singular}
-        for message in singular:
-            warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=3)
+        value = -loglik
+        n_parameters = float(n_free + mixed_fit.n_parameters)
+        deviations, more = _described(components, mixed_fit)
     else:
         value = _score(moments, solution, penalties, n_free, method) + of_scale - of_weights
-        # Random effects have one penalty each, 1 on their coefficients.
-        owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
-        lambdas = solution.log_lambda[0].exp().numpy()
-        deviations = dict(zip(owners, (float(solution.scale) / lambdas) ** 0.5, strict=True))
+        deviations = _deviations(matrix, grouped, solution)
     deviations = {label: deviations[label] for label in model.random}
+    deviations["residual"] = float(solution.scale) ** 0.5
     return GAMFit(
         formula=formula.text,
         backend="native",
@@ -553,14 +541,42 @@ def fit(
         converged=bool(solution.converged.all()),
         data=used,
         model=model,
-        variance_components=pd.Series(
-            {**deviations, "residual": float(solution.scale) ** 0.5}, name="std_dev"
-        ),
+        variance_components=pd.Series(deviations, name="std_dev"),
         criterion=value,
         aic=-2 * loglik + 2 * (n_parameters + 1),
         **_statistics(model, y),
         **more,
     )
+
+
+def _design(formula: Formula, data: pd.DataFrame) -> tuple[Any, Any, Any, Any, Any]:
+    """Return the model matrix, its grouped random effects, and its columns with centre and scale.
+
+    Columns of blocks are not scaled, for one covariance holds for all levels.
+    """
+    dense_formula, grouped = group_random_effects(leave_out_aliased(formula, data), data)
+    rows = rows_of(data)
+    matrix = build_matrix(dense_formula, data, rows)
+    scaled = np.ones(len(matrix.names), dtype=bool)
+    if formula.blocks:
+        for term in matrix.smooths:
+            scaled[matrix.slices[term.label]] = not isinstance(term, RandomEffect)
+    return matrix, grouped, *matrix.distinct(data, rows).standardise(matrix.centred, scaled)
+
+
+def _described(components: Any, mixed_fit: Any) -> tuple[Any, dict[str, Any]]:
+    """Return deviations and correlations of random effects; warn of those that are singular."""
+    deviations, correlations, singular = _describe(components, mixed_fit)
+    for message in singular:
+        warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
+    return deviations, {"correlations": correlations, "singular": singular}
+
+
+def _deviations(matrix: Any, grouped: Any, solution: Solution) -> dict[str, float]:
+    """Return the standard deviations of random effects, which have one penalty each."""
+    owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
+    lambdas = solution.log_lambda[0].exp().numpy()
+    return dict(zip(owners, (float(solution.scale) / lambdas) ** 0.5, strict=True))
 
 
 def _score(
