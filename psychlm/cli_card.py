@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +151,6 @@ def test(
             raise click.BadParameter(f"--scale {scale}; write mean,sd as 500,100") from None
         values["scale"] = [mean, sd]
     if spreadsheet:
-        if find_spec("openpyxl") is None:
-            message = "--spreadsheet needs openpyxl: pip install 'psychlm[tables]'"
-            raise click.ClickException(message)
         values["spreadsheet"] = f"{target(out, name)}.xlsx"
     write("test", name, values, out, parameters)
 

@@ -85,7 +85,7 @@ class Comparison:
         binary = not np.isnan(self.p_mcnemar)
         test = "exact McNemar" if binary and not clusters else "t, cluster-robust"
         permuted = "" if np.isnan(self.p_permutation) else f"; permutation {self.p_permutation:.2g}"
-        of_repeats = [] if self.repeats is None else [describe_repeats(self.repeats.iloc[-1])]
+        of_repeats = [] if self.repeats is None else [_describe_repeats(self.repeats.iloc[-1])]
         return "\n".join(
             [
                 f"{self.names[0]} {self.scores[0]:.4g}, {self.names[1]} {self.scores[1]:.4g} "
@@ -124,7 +124,7 @@ class Ranking:
         apart = int(self.pairs["told_apart"].sum())
         of_repeats = ""
         if self.repeats is not None:
-            of_repeats = f"\n{describe_repeats(self.repeats.median())} (median of the models)"
+            of_repeats = f"\n{_describe_repeats(self.repeats.median())} (median of the models)"
         return (
             f"{len(self.models)} models on {self.n_items} items, scores by {self.method} "
             f"({self.unit})\n{shown}\n{apart} of {len(self.pairs)} pairs are told apart "
@@ -316,7 +316,7 @@ def variance_of_repeats(
     return pd.DataFrame(figures, pd.Index(chosen, name="person"))
 
 
-def describe_repeats(row: pd.Series) -> str:
+def _describe_repeats(row: pd.Series) -> str:
     """Return a row of :func:`variance_of_repeats` in words."""
     answers = f"{row['repeats']:.3g} answers to each of {row['n_items']:.0f} items"
     if not row["between"] > 0:

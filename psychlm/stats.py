@@ -286,7 +286,7 @@ def pairwise_correlations(
 
     NaN where fewer than ``min_rows`` rows have both, or one of the two does not vary among them.
 
-    >>> pairwise_correlations(np.array([[1, 2], [2, 4], [3, np.nan]]))[0][0, 1].round(6)
+    >>> pairwise_correlations(np.array([[1, 2], [2, 4], [3, np.nan]]))[0].round(6).min()
     np.float64(1.0)
     """
     covariances, n = pairwise_covariances(values)

@@ -22,7 +22,7 @@ def test_a_killed_evaluation_asks_for_no_answer_twice(bert, tmp_path, monkeypatc
     score = _choice_scores.score_questions
 
     def answered():
-        return lm.choice_logprobs(items, lm.load(tuned, "cpu"))
+        return lm.choice_logprobs(items, tuned, device="cpu")  # a folder's results are cached
 
     def recorded(model, some, *options, last=None):
         names = log.read_text().split() if log.is_file() else []

@@ -27,7 +27,7 @@ COMMAND = "from psychlm import cli; cli.main()"
 WITHIN_200_MB = """\
 import io, resource, sys
 import pandas
-from psychlm import cli, frames, irt
+from psychlm import cli, corpora, frames, irt
 table = io.BytesIO()
 pandas.DataFrame({"a": [0.5]}).to_parquet(table)
 pandas.read_parquet(table)

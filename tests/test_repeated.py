@@ -81,7 +81,7 @@ def test_counts_are_matched_by_label_and_cells_that_were_not_asked_are_not_read(
 
 def test_functions_that_take_no_repeats_say_so_and_what_they_advise_works() -> None:
     repeated = Repeated(K, K * 0 + 4)
-    with pytest.raises(FrameError, match=r"Repeated \(k of n\).*responses\.mean"):
+    with pytest.raises(FrameError, match=r"Repeated \(k of n\).*responses\.draw"):
         frames.check_responses(repeated)
     frames.check_responses(repeated.mean, ratings=True)
 

@@ -277,7 +277,7 @@ def test_a_sentence_with_a_blank_is_an_error_that_names_it(values, says: str) ->
 
 
 def test_a_verdict_ends_the_report(folder: Path, capsys) -> None:
-    texts = {"outcome": "partly", "rests_on": "simulated"}
+    texts = {"outcome": "partly", "rests_on": "simulated", "stand_ins": False}
     report.verdict([(False, "No."), "Yes, mostly."], support="r = {r:.2f}.", r=0.5, **texts)
     content = read(folder)
     assert content["status"] == "complete"

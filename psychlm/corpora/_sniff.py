@@ -200,6 +200,7 @@ def read_table(
     *,
     quotes: bool | None = None,
     labels: bool = False,
+    spaces: bool = False,
 ) -> Table:
     """Read a file of cells: CSV and its relatives, Excel, Parquet or SPSS.
 
@@ -212,6 +213,8 @@ def read_table(
         Whether quotation marks quote cells; decided by the rows unless given.
     labels : bool
         Read the labels of values in place of their codes, where a file of SPSS has them.
+    spaces : bool
+        Keep cells of spaces, which are missing otherwise.
 
     Examples
     --------
@@ -245,9 +248,9 @@ def read_table(
         rows = rows_of(text, separator, path, quotes)
         header = rows[0]
         n_cells = sum(map(len, rows[1:]))
-        cells = _padded(rows)
+        cells = _padded(rows, [""] if spaces else BLANK)
     else:
-        header, cells = _plain_cells(text, separator, path)
+        header, cells = _plain_cells(text, separator, path, [""] if spaces else BLANK)
         n_cells = text.count(separator) - (len(header) - 1) + len(cells)
     n_short = cells.size - n_cells
     if n_short > 0:
@@ -281,7 +284,9 @@ def _excel_cells(path: Path) -> Table:
     return Table(body.set_axis(header, axis=1), notes)
 
 
-def _plain_cells(text: str, separator: str, path: Path) -> tuple[list[str], pd.DataFrame]:
+def _plain_cells(
+    text: str, separator: str, path: Path, blank: list[str]
+) -> tuple[list[str], pd.DataFrame]:
     """Return the header and the cells of lines in which no quotation mark quotes."""
     first, _, body = text.lstrip("\r\n").partition("\n")
     header = first.rstrip("\r").split(separator)
@@ -294,13 +299,13 @@ def _plain_cells(text: str, separator: str, path: Path) -> tuple[list[str], pd.D
             arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(places, pa.large_string()),
                 strings_can_be_null=True,
-                null_values=BLANK,
+                null_values=blank,
             ),
         )
     except pa.ArrowInvalid:  # rows of other lengths
         rows = rows_of(text, separator, path, quotes=False)
         header = rows[0]
-        return header, _padded(rows)
+        return header, _padded(rows, blank)
     if len(header) > WIDE:
         # one array of numbers: as many columns of text would take ten times the memory and time
         with contextlib.suppress(pa.ArrowInvalid):
@@ -312,12 +317,12 @@ def _plain_cells(text: str, separator: str, path: Path) -> tuple[list[str], pd.D
     return header, table.to_pandas(types_mapper={pa.large_string(): as_text}.get)
 
 
-def _padded(rows: list[list[str]]) -> pd.DataFrame:
+def _padded(rows: list[list[str]], blank: list[str]) -> pd.DataFrame:
     """Return rows behind a header as text; cells that are not there are empty."""
     n_columns = len(rows[0])
     filled = [row + [""] * (n_columns - len(row)) for row in rows[1:]]
     cells = pd.DataFrame(filled, columns=range(n_columns), dtype=str)
-    return cells.mask(cells.isin(BLANK))
+    return cells.mask(cells.isin(blank))
 
 
 def _label(one: object) -> str:
@@ -352,8 +357,10 @@ def read_csv(
     >>> read_csv("a.csv", ["word"]).to_numpy().tolist()
     [['NA', 310.5], ['b', nan]]
     """
-    cells = unique_columns(read_table(path, encoding).cells)
-    for name in cells.columns:
+    cells = unique_columns(read_table(path, encoding, spaces=True).cells)
+    spaces = cells.columns.intersection(["space_before", "space_after"])
+    cells[spaces] = cells[spaces].fillna("")  # an empty cell for a space: there is none
+    for name in cells.columns.difference(spaces, sort=False):
         if name not in text:
             cells[name] = numbers_of(cells[name].mask(cells[name].eq("NA")))
     return cells

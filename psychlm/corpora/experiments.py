@@ -384,7 +384,7 @@ def _read_two(words: Path, readings: Path, told: Mapping[str, Any], encoding: st
     tables = []
     times: dict[str, str] = {}
     for path, other_role in ((words, "word"), (readings, "person")):
-        read = _sniff.read_table(path, encoding)
+        read = _sniff.read_table(path, encoding, spaces=True)
         cells = _sniff.unique_columns(read.cells).drop(columns=told["drop"], errors="ignore")
         names: dict[str, str] = {}
         for role in ("text", "word_number", other_role):

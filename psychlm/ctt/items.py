@@ -216,8 +216,9 @@ def alpha_interval(
     persons it covers alpha as a bootstrap over persons does, without its random draws.
 
     >>> from psychlm import corpora
-    >>> [round(limit, 2) for limit in alpha_interval(corpora.lsat6())]
-    [0.22, 0.36]
+    >>> low, high = alpha_interval(corpora.lsat6())
+    >>> print(f"{low:.2f} to {high:.2f}")
+    0.22 to 0.36
     """
     checked = check_size(responses, ratings=True)
     values = checked.to_numpy()
