@@ -132,7 +132,7 @@ def _rows(file: Path) -> tuple[list[Row], int]:
 
 
 def _row(layout: str, person: Any, task: Any, number: Any, metric: str, score: Any) -> Row:
-    """Return one answer; a score that is no number is NaN."""
+    """Return one answer; its score is NaN where it is not numeric."""
     if isinstance(score, str):
         score = INSPECT_GRADES.get(score, score)
     try:

@@ -111,9 +111,10 @@ def anova(*fits: GAMFit, refit: bool | None = None) -> Table:
     Mixed models (random effects in lme4's notation) are compared by twice the difference of their
     log-likelihoods, chi-squared with the difference in parameters. Restricted likelihoods (REML) do
     not compare where fixed effects differ: such fits are fitted again by ML, as lme4 does. Additive
-    models are compared as by mgcv's ``anova(a, b, test="Chisq")``: by the difference of their
-    deviances as a share of the larger model's scale, with the difference of n - 2 tr F + tr FF,
-    the degrees of freedom of the residual.
+    models are compared by the difference of their deviances as a share of the larger model's scale,
+    with the difference of n - 2 tr F + tr FF, the degrees of freedom of the residual. That is
+    mgcv's ``anova(a, b, test="Chisq")`` without its correction for estimated smoothing, which fits
+    by ``backend="mgcv"`` have.
 
     Parameters
     ----------
