@@ -165,7 +165,10 @@ def test_intervals_of_resampled_items_cover_the_difference_on_the_whole_bank(
 @pytest.mark.parametrize(("bank_name", "step"), [("arc", 16), *exhaustive(4)])
 @pytest.mark.parametrize("by_difficulty", [False, True])
 def test_ranks_of_sparse_answers_by_irt_are_nearer_to_the_full_ones(bank_name, step, by_difficulty):
-    """69 % of the cells are left out: at random, or each model keeps a range of difficulty."""
+    """69 % of the cells are left out: at random, or each model keeps a range of difficulty.
+
+    Nearer: the distance of the rank correlation from 1 is a fifth shorter, at least.
+    """
     bank, rng = corpora.metabench(bank_name).iloc[::step], np.random.default_rng(0)
     rank = bank.mean().rank(method="first").to_numpy()
     start = rng.uniform(0, bank.shape[1], (len(bank), 1)) if by_difficulty else 0
@@ -179,7 +182,7 @@ def test_ranks_of_sparse_answers_by_irt_are_nearer_to_the_full_ones(bank_name, s
     by_irt, by_means = (
         full.corr(score, method="spearman") for score in (ability, sparse.mean(axis=1))
     )
-    assert by_irt > by_means + 0.005
+    assert 1 - by_irt < 0.8 * (1 - by_means)
 
 
 def test_a_calibrated_fit_ranks_two_models():

@@ -155,7 +155,11 @@ def test_entropy_and_rank_are_those_of_the_next_token(family, temperature, model
 
 @pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "bert", "xlm"])
 def test_values_do_not_depend_on_the_batch(family, models, rng):
-    """Texts that begin alike share what they begin with, where the network allows it."""
+    """Texts that begin alike share what they begin with, where the network allows it.
+
+    Products of matrices of other shapes sum in another order: 2e-5 bits for networks that do not
+    scale their attention (gpt_neo) with the kernels of older processors.
+    """
     model = models(family)
     texts = [" ".join(rng.choice(VOCABULARY, size=rng.integers(1, 12))) for _ in range(24)]
     begins = [f"{SEA} {verb} talking to Barry" for verb in ("is", "are")]
@@ -163,9 +167,9 @@ def test_values_do_not_depend_on_the_batch(family, models, rng):
     together = lm.surprisal(texts, model)["surprisal_bits"]
     assert np.isfinite(together).all()
     alone = pd.concat([lm.surprisal([text], model) for text in texts])["surprisal_bits"]
-    np.testing.assert_allclose(together, alone, atol=1e-5)
+    np.testing.assert_allclose(together, alone, atol=5e-5)
     one_by_one = lm.surprisal(texts, model, batch_tokens=1)["surprisal_bits"]
-    np.testing.assert_allclose(together, one_by_one, atol=1e-5)
+    np.testing.assert_allclose(together, one_by_one, atol=5e-5)
 
 
 # The reader's words
