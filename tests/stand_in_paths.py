@@ -19,11 +19,12 @@ from unittest import mock
 sys.path.insert(0, sys.argv[1])
 from stand_in_device import stand_in  # before torch is used
 
+import accelerate
 import torch
 from device_paths import answers, difference, paths
 from torch.utils._pytree import tree_leaves
 
-from psychlm import irt
+from psychlm import irt, lm
 from psychlm.irt import _fit
 
 
@@ -81,6 +82,21 @@ def mistakes() -> Iterator[tuple[str, Callable]]:
     yield "planted: numpy", lambda device: torch.ones(3, device=device).numpy()
 
 
+def over_two_devices() -> float:
+    """Return the largest difference in bits of a network whose last layer and output layer are on
+    the stand-in and the rest on the CPU, as accelerate's ``device_map`` spreads it."""
+    text = "The old man the boat. The horse raced past the barn fell."
+    model = lm.load("default", "cpu")
+    expected = lm.surprisal(text, model)["surprisal_bits"]
+    card = torch.device("card")
+    places = dict.fromkeys(("model.norm", "model.rotary_emb", "lm_head"), card)
+    places |= {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": card}
+    network = accelerate.dispatch_model(model.network, places, main_device="cpu")
+    assert network.get_output_embeddings().weight.device.type == "card"
+    spread = lm.surprisal(text, lm.wrap(network, model.tokenizer))["surprisal_bits"]
+    return float((spread - expected).abs().max())
+
+
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -94,6 +110,7 @@ def main() -> None:
             row = {"difference": None, "error": f"{type(error).__name__}: {error}"[:300]}
         row |= costs | {"refuses": refuses, "seconds": time.process_time() - begin}
         print(json.dumps({"path": name, **row}), flush=True)
+    print(json.dumps({"path": "over two devices", "difference": over_two_devices()}))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path) -> N
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = {row["path"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert rows.pop("over two devices")["difference"] < 1e-5
     planted = {name: rows.pop(name) for name in list(rows) if name.startswith("planted")}
     for row in planted.values():
         assert "mixes tensors" in row["error"] or "numpy" in row["error"], row

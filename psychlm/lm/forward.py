@@ -292,21 +292,24 @@ def _values(
     outputs, node = np.unique(places, return_inverse=True)
     order = np.argsort(node, kind="stable")
     target = np.concatenate([one.target for one in batch])[order]
-    read = torch.from_numpy(outputs).to(model.device)
-    node_read = torch.from_numpy(node[order]).to(model.device)
-    target_read = torch.from_numpy(target).to(model.device)
     inputs = network_inputs(model, batch)
     by_layer = reads_output_layer(model)
     layer = model.network.get_output_embeddings() if by_layer else None
     with evaluating(model.network):
         hidden = hidden_states(model, inputs) if by_layer else model.network(**inputs).logits
-    hidden = hidden.flatten(0, 1)[read]
+    # the output layer of a network over several devices may be elsewhere than its first layer
+    device = hidden.device if layer is None else layer.weight.device
+    read = torch.from_numpy(outputs).to(device)
+    node_read = torch.from_numpy(node[order]).to(device)
+    target_read = torch.from_numpy(target).to(device)
+    sets = None if sets is None else sets.to(device)
+    hidden = hidden.to(device).flatten(0, 1)[read]
 
     def logits_of(rows: slice) -> torch.Tensor:
         return hidden[rows].float() if layer is None else _float32(hidden[rows], layer)
 
     # a table and its copies take at most half of what memory a GPU has left
-    table = max(LOGITS_AT_ONCE, min(MOST_LOGITS_GPU, free_bytes(model.device, 0) // 32))
+    table = max(LOGITS_AT_ONCE, min(MOST_LOGITS_GPU, free_bytes(device, 0) // 32))
     at_once = max(1, table // model.n_vocabulary)
     values = np.empty((len(node), N_VALUES))
     rows = row_values(logits_of, node_read, target_read, at_once, options, sets)
@@ -422,7 +425,7 @@ def reads_output_layer(model: LanguageModel) -> bool:
             logits = model.network(**inputs).logits.float()
         finally:
             handle.remove()
-        ours = layer(hidden * factor).float()
+        ours = layer(hidden * factor).float().to(logits.device)
         finite = logits.isfinite()
         if logits.shape != ours.shape or not finite.equal(ours.isfinite()):
             return False
