@@ -1,18 +1,19 @@
-"""Reading-time corpora, public ones and your own; lags, word frequencies and exclusions of words.
+"""Reading-time corpora, public ones and your own; lags, word frequencies, measures and exclusions.
 
 Readers return a :class:`Corpus`. From there to a model of reading times::
 
     corpus = reading_times.natural_stories()
     words = reading_times.add_lags(corpus.words, ["length_chars"])  # prev_length_chars
     words, removed = reading_times.exclude(words)                   # named, counted exclusions
-    readings = reading_times.join(corpus.readings, words)           # readings of the words left
+    steps = reading_times.trimming("self_paced_ms", shortest=100, sd=2.5)
+    readings, trimmed = reading_times.exclude(corpus.readings, steps)
+    readings = reading_times.join(readings, words)                  # readings of the words left
 
 Your own data are two CSV files (:func:`from_csv`) or one long table (:func:`from_long`)."""
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import regex
+from numpy.typing import NDArray
 
 from psychlm import data, frames
-from psychlm.corpora import _sniff
 from psychlm.corpora.experiments import (
     PYMOVEMENTS,
     Corpus,
@@ -33,6 +34,7 @@ from psychlm.corpora.experiments import (
     skipped_as_missing,
     with_predictors,
 )
+from psychlm.corpora.fixations import reading_measures
 from psychlm.frames import FrameError, refuse
 
 __all__ = [
@@ -46,11 +48,14 @@ __all__ = [
     "from_long",
     "from_pymovements",
     "join",
+    "language_of",
     "log_frequency",
     "natural_stories",
+    "places_before",
     "provo",
     "reading_measures",
     "sap",
+    "trimming",
     "ucl",
     "ucl_norms",
     "ucl_sentences",
@@ -60,51 +65,145 @@ __all__ = [
 # ---- predictors, exclusions ----
 
 
-def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
-    """Return the natural logarithm of the count of each word, bare and in lower case.
+def log_frequency(
+    words: pd.Series, counts: Mapping[str, float] | None = None, *, language: str = ""
+) -> pd.Series:
+    """Return the logarithm of the frequency of each word, bare and in lower case.
 
-    Words without a count have NaN. Neither case, nor the form of apostrophes and accents matters in
-    words or counts: the counts of "The" and "the" are added.
+    With ``counts`` it is the natural logarithm of a word's count. With ``language`` it is on the
+    Zipf scale, the base-10 logarithm of the frequency per billion words (van Heuven, Mandera,
+    Keuleers & Brysbaert 2014), from the package wordfreq (Speer 2022), which adds up subtitles,
+    books, news, and the web. Words without a count have NaN. Neither case, nor the form of
+    apostrophes and accents matters in words or counts: the counts of "The" and "the" are added.
 
+    Parameters
+    ----------
+    words : Series of str
+    counts : mapping, optional
+        Counts of one's own, by word.
+    language : str
+        One of wordfreq's codes, as ``"de"``; see ``wordfreq.available_languages()``.
+
+    Examples
+    --------
     >>> log_frequency(pd.Series(["The", "sea,", "selkie"]), {"the": 1, "sea": 1}).tolist()
     [0.0, 0.0, nan]
+    >>> log_frequency(pd.Series(["Haus.", "Hausxyz"]), language="de").round(1).tolist()
+    [5.4, nan]
     """
+    if (counts is None) == (not language):
+        raise ValueError("give either counts={word: count} or language='de'")
 
     def lower(text: pd.Series) -> pd.Series:
         apostrophes = text.str.normalize("NFC").str.replace(r"[’‘ʼ`´]", "'", regex=True)
         return apostrophes.str.lower()
 
+    # regex's \w holds combining marks, which belong to the letter before them
+    edges = regex.compile(r"^[\W_]+|[\W_]+$")
+    bare = lower(words).map(lambda word: edges.sub("", word), na_action="ignore")
+    if language:
+        zipf = bare.map(_zipf_scale(language, bare.dropna()), na_action="ignore").astype(float)
+        return zipf.where(zipf > 0).rename("log_frequency")
     table = pd.Series(counts, dtype=float)
     twice = table.index[table.index.duplicated()]
     add = "more than once; add them: counts.groupby(level=0).sum()"
     refuse("counts have the words", twice, add)
     of_lower = table.groupby(lower(table.index.astype(str).to_series()).to_numpy()).sum()
-    # regex's \w holds combining marks, which belong to the letter before them
-    edges = regex.compile(r"^[\W_]+|[\W_]+$")
-    count = lower(words).map(lambda word: of_lower.get(edges.sub("", word)), na_action="ignore")
+    count = bare.map(lambda word: of_lower.get(word), na_action="ignore")
     return np.log(count.where(count > 0)).rename("log_frequency")
 
 
-def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.DataFrame:
+def _zipf_scale(language: str, words: pd.Series) -> dict[str, float]:
+    """Return the frequencies of words in wordfreq's lists, 0 where they are in none."""
+    import wordfreq
+
+    known = wordfreq.available_languages("best")
+    if language not in known:
+        raise ValueError(f"wordfreq has no language {language!r}; it has {sorted(known)}")
+    try:
+        return {word: wordfreq.zipf_frequency(word, language) for word in words.unique()}
+    except ModuleNotFoundError as error:  # Chinese, Japanese and Korean are cut into words
+        raise ValueError(
+            f"wordfreq cuts {language!r} into words by a package that is not here: pip install "
+            f"'wordfreq[cjk]' ({error})"
+        ) from None
+
+
+# A letter that one language alone of these has, or a word of every text in it.
+_SCRIPTS = {
+    "hi": r"\p{Devanagari}",
+    "el": r"\p{Greek}",
+    "he": r"\p{Hebrew}",
+    "ko": r"\p{Hangul}",
+    "ja": r"[\p{Hiragana}\p{Katakana}]",
+    "ta": r"\p{Tamil}",
+    "bn": r"\p{Bengali}",
+}
+
+
+def language_of(words: pd.Series) -> str:
+    """Return wordfreq's code of the language of words whose letters it alone has there, else "".
+
+    Latin, Cyrillic and Arabic letters are those of many languages: name it.
+
+    >>> language_of(pd.Series(["यह", "एक"])), language_of(pd.Series(["the", "cat"]))
+    ('hi', '')
+    """
+    letters = regex.sub(r"\P{L}", "", "".join(words.dropna()))
+    for language, script in _SCRIPTS.items():
+        n = len(regex.findall(script, letters))
+        if n > (0.3 if language == "ja" else 0.9) * len(letters) > 0:
+            return language
+    return ""
+
+
+def add_lags(
+    words: pd.DataFrame, columns: Sequence[str], lags: int = 1, *, within: Sequence[str] = ()
+) -> pd.DataFrame:
     """Add columns with the values of previous words: ``prev_length_chars``, ``prev2_...``, ...
 
-    ``words`` are whole texts (add lags before words are left out). A lag never crosses a text or a
-    gap in ``word_id``: where there is no such word the value is missing.
+    ``words`` are whole texts (add lags before words are left out). A lag never crosses a text, a
+    gap in ``word_id``, or a change in the columns ``within`` (``["sentence_id"]``): where there is
+    no such word the value is missing.
 
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
     >>> add_lags(words.assign(length_chars=[4, 3]), ["length_chars"])["prev_length_chars"].tolist()
     [nan, 4.0]
     """
     words = frames.check_words(words, whole_texts=False)
-    ordered = words.sort_values(["text_id", "word_id"], kind="stable")
     added: dict[str, pd.Series] = {}
-    for lag in range(1, lags + 1):
-        before = ordered[["text_id", "word_id"]].shift(lag)
-        follows = before["text_id"] == ordered["text_id"]
-        follows &= before["word_id"] == ordered["word_id"] - lag
+    for lag, places in enumerate(places_before(words, lags, within)[1:], start=1):
         prefix = "prev_" if lag == 1 else f"prev{lag}_"
-        added |= {prefix + name: ordered[name].shift(lag).where(follows) for name in columns}
+        for name in columns:
+            values = words[name].iloc[places].set_axis(words.index)
+            added[prefix + name] = values.where(places >= 0)
     return words.assign(**added)
+
+
+def places_before(words: pd.DataFrame, lags: int, within: Sequence[str] = ()) -> NDArray[np.int64]:
+    """Return the places of each word and of those before it, or -1, shape (1 + lags, n_words).
+
+    The word before a word has the number before its own, in the same text and, with ``within``, the
+    same values of those columns. All lags are made here.
+
+    >>> places_before(pd.DataFrame({"text_id": "a", "word_id": [2, 1, 4]}), 1).tolist()
+    [[0, 1, 2], [1, -1, -1]]
+    """
+    absent = [name for name in within if name not in words]
+    refuse("columns", absent, f"of within= are not there; there are {list(words.columns)}")
+    order = np.lexsort((words["word_id"], pd.factorize(words["text_id"])[0]))
+    ordered = words.iloc[order]
+    number = ordered["word_id"].to_numpy()
+    codes = [pd.factorize(ordered[name])[0] for name in ("text_id", *within)]
+    places = [np.arange(len(words))]
+    for lag in range(1, lags + 1):
+        follows = number[lag:] == number[:-lag] + lag
+        for code in codes:  # a missing value is equal to none
+            follows &= (code[lag:] == code[:-lag]) & (code[lag:] >= 0)
+        before = np.full(len(words), -1)
+        before[order[lag:]] = np.where(follows, order[:-lag], -1)
+        places.append(before)
+    return np.stack(places)
 
 
 def _is_edge(words: pd.DataFrame, group: str, edge: str) -> pd.Series:
@@ -133,17 +232,31 @@ GOODKIND_BICKNELL: dict[str, Step] = {
 def exclude(
     words: pd.DataFrame, steps: Mapping[str, Step] = GOODKIND_BICKNELL
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Leave words out by named steps, and count what each step removed.
+    """Leave words, or readings, out by named steps, and count what each step removed.
 
-    ``words`` are whole texts; each step takes them and returns which to leave out (bool). The word
-    after each of these goes too, since its predictors hold the excluded word's. Return the words
-    that are left, and by step how many were ``flagged``, ``removed`` (by no step before it) and
-    ``left``.
+    A step takes a frame and returns which rows to leave out (bool). ``words`` are whole texts, and
+    each step takes all of them; the word after those left out goes too, since its predictors hold
+    the excluded word's. Of readings (a frame with a column ``subject``) a step takes those that the
+    steps before it left, as in a methods section: means and deviations are of these. The usual
+    steps of readings are :func:`trimming`.
 
+    Returns
+    -------
+    kept : DataFrame
+        The words or readings that are left.
+    removed : DataFrame
+        By ``step`` how many rows were ``flagged``, ``removed`` (by no step before it) and ``left``;
+        of readings, which are flagged once, also their share of all, ``percent``, and how many
+        ``readers`` are left.
+
+    Examples
+    --------
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
     >>> exclude(words)[1].set_index("step").loc["first word of a text", "removed"]
     np.int64(1)
     """
+    if "subject" in words:
+        return _exclude_readings(frames.plain(words), steps)
     words = frames.check_words(words, whole_texts=False)
     flags = {name: step(words).astype(bool) for name, step in steps.items()}
     marked = words.assign(out=np.logical_or.reduce(list(flags.values())))
@@ -154,6 +267,128 @@ def exclude(
     table["removed"] = out.sum().diff().fillna(out.sum()).astype(int)
     table = table.rename_axis("step").reset_index()[["step", "flagged", "removed", "left"]]
     return words[~out.iloc[:, -1]], table
+
+
+def _exclude_readings(
+    readings: pd.DataFrame, steps: Mapping[str, Step]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Apply the steps one after the other to the readings left."""
+    if steps is GOODKIND_BICKNELL:
+        raise ValueError(
+            "these steps are of words, and readings are given; write exclude(readings, "
+            "trimming('self_paced_ms', shortest=100, sd=2.5)), or exclude words and join both"
+        )
+    left, rows = readings, []
+    for name, step in steps.items():
+        out = step(left).to_numpy(bool)
+        left = left[~out]
+        share = 100 * out.sum() / max(len(readings), 1)
+        rows.append((name, int(out.sum()), share, len(left), left["subject"].nunique()))
+    return left, pd.DataFrame(rows, columns=["step", "removed", "percent", "left", "readers"])
+
+
+def trimming(
+    measure: str,
+    *,
+    accuracy: Mapping[str, float] | None = None,
+    least_accuracy: float = 0.8,
+    longest_total_s: float | None = None,
+    shortest: float | None = None,
+    longest: float | None = None,
+    sd: float | None = None,
+    mad: float | None = None,
+    quantiles: tuple[float, float] | None = None,
+    by: Sequence[str] = ("subject",),
+    log: bool = False,
+) -> dict[str, Step]:
+    """Return the usual exclusions of readings as named steps for :func:`exclude`, in this order.
+
+    Readings without a time; readers with few right answers, or who took too long; times below or
+    above a limit; times far from the rest of the same reader (and condition). The steps are a dict:
+    add your own with ``|``, ``{"practice": lambda r: r["block"] == "practice"} | trimming(...)``.
+    Practice trials are left out by ``read_experiment``, which says so.
+
+    Parameters
+    ----------
+    measure : str
+        The column of times.
+    accuracy : mapping, optional
+        The share of right answers of each reader, as ``corpus.accuracy``; a reader without a known
+        answer is kept.
+    least_accuracy : float
+        Readers below it are left out.
+    longest_total_s : float, optional
+        Readers whose times add up to more seconds are left out.
+    shortest, longest : float, optional
+        Times below or above are left out (ms).
+    sd : float, optional
+        Times more than so many standard deviations from the mean of their group are left out.
+    mad : float, optional
+        The same by the median and 1.4826 times the median absolute deviation, which outliers hardly
+        move (Leys, Ley, Klein, Bernard & Licata 2013).
+    quantiles : pair of float, optional
+        Times outside these quantiles of their group, ``(0.01, 0.99)``.
+    by : sequence of str
+        The columns that make groups: ``["subject", "condition"]``.
+    log : bool
+        Whether ``sd`` and ``mad`` are of logarithms.
+
+    Examples
+    --------
+    >>> readings = pd.DataFrame({"subject": "s1", "text_id": "t", "word_id": [1, 2, 3, 4]})
+    >>> readings["self_paced_ms"] = [np.nan, 80, 300, 9000]
+    >>> steps = trimming("self_paced_ms", shortest=100, longest=3000)
+    >>> exclude(readings, steps)[1].iloc[:, [0, 1, 3]].to_numpy().tolist()
+    [['no time', 1, 3], ['below 100 ms', 1, 2], ['above 3,000 ms', 1, 1]]
+    """
+
+    def far(width: float, center: str) -> Step:
+        def step(readings: pd.DataFrame) -> pd.Series:
+            x = np.log(readings[measure]) if log else readings[measure]
+            groups = [readings[name] for name in by]
+            off = x - x.groupby(groups, dropna=False).transform(center)
+            if center == "median":
+                spread = 1.4826 * off.abs().groupby(groups, dropna=False).transform("median")
+            else:
+                spread = x.groupby(groups, dropna=False).transform("std")
+            return off.abs() > width * spread
+
+        return step
+
+    def outside(readings: pd.DataFrame) -> pd.Series:
+        assert quantiles is not None
+        groups = readings.groupby([*by], dropna=False)[measure]
+        x = readings[measure]
+        low, high = (groups.transform(lambda y, q=q: y.quantile(q)) for q in quantiles)
+        return (x < low) | (x > high)
+
+    def slow(readings: pd.DataFrame) -> pd.Series:
+        assert longest_total_s is not None
+        return readings.groupby("subject")[measure].transform("sum") > 1000 * longest_total_s
+
+    groups = " and ".join(by)
+    scale = "the logarithm, " if log else ""
+    steps: dict[str, Step] = {"no time": lambda readings: readings[measure].isna()}
+    if accuracy is not None:
+        share = {str(name): value for name, value in dict(accuracy).items()}
+        steps[f"readers with less than {least_accuracy:.0%} right answers"] = lambda readings: (
+            readings["subject"].astype(str).map(share).lt(least_accuracy)
+        )
+    if longest_total_s is not None:
+        steps[f"readers who took more than {longest_total_s:g} s"] = slow
+    if shortest is not None:
+        steps[f"below {shortest:,g} ms"] = lambda readings: readings[measure] < shortest
+    if longest is not None:
+        steps[f"above {longest:,g} ms"] = lambda readings: readings[measure] > longest
+    if sd is not None:
+        steps[f"beyond {sd:g} SD ({scale}by {groups})"] = far(sd, "mean")
+    if mad is not None:
+        steps[f"beyond {mad:g} MAD ({scale}by {groups})"] = far(mad, "median")
+    if quantiles is not None:
+        steps[f"outside the quantiles {quantiles[0]:g} and {quantiles[1]:g} (by {groups})"] = (
+            outside
+        )
+    return steps
 
 
 def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
@@ -376,58 +611,3 @@ def dundee(folder: str | Path) -> Corpus:
     kept = ["text_id", "word_id", "word", "position", "screen", "line", "length_chars"]
     words = frames.check_words(words[kept], whole_texts=False)
     return Corpus(words, frames.check_readings(reading_measures(fixations[on_words])))
-
-
-def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
-    """Turn fixations in order of time into times by person and word.
-
-    ``fixations`` hold ``subject``, ``text_id``, ``word_id`` and ``duration_ms``, of each person and
-    text in the order in which they happened. Of the words that were fixated, return
-    ``first_fixation_ms``, ``gaze_ms`` (from entering the word first to leaving it first),
-    ``total_ms``, ``prev_fixated`` (the word before had been fixated by then) and ``first_pass`` (no
-    later word had been). Fixations off the words, whose ``word_id`` is missing or ".", are
-    left out; ``attrs["left_out"]`` counts them, and a warning says it.
-
-    >>> fixations = pd.DataFrame({"subject": "s", "text_id": "t", "word_id": [1, 1, 2, 1]})
-    >>> fixations["duration_ms"] = [200, 100, 250, 150]
-    >>> reading_measures(fixations)[["gaze_ms", "total_ms"]].to_numpy().tolist()
-    [[300, 450], [250, 250]]
-    """
-    keys = ["subject", "text_id", "word_id"]
-    # One person's reading of a text at a time, whatever order the persons come in.
-    seen = frames.plain(fixations)[[*keys, "duration_ms"]]
-    numbers, others = _sniff.numbers_among(seen["word_id"].replace({".": np.nan}))
-    off = numbers.isna()
-    wrong = [*others.unique(), *numbers[numbers % 1 > 0].unique()]
-    refuse(
-        "words", wrong, "of fixations are no whole numbers; name a word by its place in the text"
-    )
-    if off.any():
-        warnings.warn(
-            f"{int(off.sum())} of {len(seen)} fixations are on no word and left out",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    seen = seen.assign(word_id=numbers)[~off].astype({"word_id": np.int64})
-    seen = seen.sort_values(keys[:2], kind="stable", ignore_index=True)
-    groups = [seen[key] for key in keys]
-    # A visit is a run of fixations on one word; gaze duration is the first visit's.
-    visit = (seen[keys] != seen[keys].shift()).any(axis=1).cumsum()
-    first_visit = visit == visit.groupby(groups).transform("min")
-    gaze = seen["duration_ms"].where(first_visit, 0).groupby(groups).transform("sum")
-    furthest = seen.groupby(["subject", "text_id"], sort=False)["word_id"].cummax()
-    table = seen[keys].assign(
-        first_fixation_ms=seen["duration_ms"],
-        gaze_ms=gaze,
-        total_ms=seen.groupby(keys, sort=False)["duration_ms"].transform("sum"),
-        first_pass=seen["word_id"] >= furthest,
-        order=seen.index,
-    )
-    table = table[~seen.duplicated(keys)]
-    before = table[[*keys, "order"]].assign(word_id=table["word_id"] + 1)
-    table = table.merge(before, on=keys, how="left", suffixes=("", "_before"))
-    table["prev_fixated"] = table["order_before"] < table["order"]
-    columns = [*keys, "first_fixation_ms", "gaze_ms", "total_ms", "prev_fixated", "first_pass"]
-    measures = table[columns].sort_values(keys, ignore_index=True)
-    measures.attrs["left_out"] = int(off.sum())
-    return measures

@@ -13,7 +13,8 @@ be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` an
 ``poly(x, 2)`` and ``ns(x, df=3)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x |
 g)``, ``(1 + x || g)`` (uncorrelated) and ``(1 | g/h)``. As in R, the means, deviations, polynomials
 and knots are those of all rows of the frame, also of those that the fit leaves out because another
-variable is missing, and predictions use the same.
+variable is missing, and predictions use the same. (R's ``poly`` refuses a variable with missing
+values; here, and by ``ns`` in R, they are those of the rows that have one.)
 
 ``C(g, Sum)`` gives a factor other contrasts wherever it stands in the formula: ``Treatment("b")``,
 ``Sum``, ``Helmert``, ``Poly`` or ``sdif`` (successive differences, also ``Diff``), or R's names of
@@ -27,7 +28,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, product
 from typing import Any
@@ -410,6 +411,12 @@ class Formula:
             computed |= dict.fromkeys(line.names, own)
         computed |= {bar.group_name: bar.group for bar in self.bars}
         return tuple(dict.fromkeys(c for name in variables for c in computed.get(name, (name,))))
+
+    @property
+    def of_predictors(self) -> Formula:
+        """Return the formula without what computes the response, which predictions lack."""
+        computed = tuple(e for e in self.expressions if e.name != self.response)
+        return replace(self, expressions=computed)
 
     def offset(self, data: pd.DataFrame) -> Floats:
         """Return the sum of the offsets, shape (n,)."""

@@ -159,12 +159,14 @@ def _complete_rows(
 ) -> tuple[pd.Series, dict[str, int]]:
     """Return which rows have all variables, and how many lack each, those of the response first.
 
-    A row that lacks several counts for the first of them.
+    A row that lacks several counts for the first of them, in the order of the columns of the
+    readings, which is the same for all formulas and backends.
     """
     require_columns(used, readings)
     complete = pd.Series(True, index=readings.index)
     missing = {}
-    for name in used:
+    in_order = [name for name in readings if name in used and name not in measured]
+    for name in (*measured, *in_order):
         lacks = readings[name].isna() & complete
         if lacks.any():
             missing[name] = int(lacks.sum())

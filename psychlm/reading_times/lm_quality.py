@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError, check_rows, format_names, refuse
 from psychlm.stats import Correlation, correlation
 
@@ -178,13 +179,13 @@ def explained_share(
     ):
         others = check_rows(frame, keys, columns, kind)[[*keys, *columns]]
         table = table.merge(others, on=keys, validate="one_to_one")
-    before = table[[*keys, "length_chars", *models]].assign(word_id=table["word_id"] + 1)
-    table = table.merge(before, on=keys, how="left", suffixes=("", " before"))
+    if spillover:
+        table = add_lags(table.assign(word="w"), ["length_chars", *models])
     seed = int(np.random.default_rng(rng).integers(2**63))
     rows, resamples = [], {}
     of_words = ["log_frequency", "length_chars", "position"]
-    of_words += ["length_chars before"] if spillover else []
-    before_of = {name: [f"{name} before"] if spillover else [] for name in models}
+    of_words += ["prev_length_chars"] if spillover else []
+    before_of = {name: [f"prev_{name}"] if spillover else [] for name in models}
     table = table.dropna(subset=[*of_words, *measures])
     has = {name: table[[name, *before_of[name]]].notna().all(axis=1) for name in models}
     whole = table[np.logical_and.reduce([*has.values()])]

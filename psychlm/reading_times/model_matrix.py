@@ -85,6 +85,14 @@ class Columns:
             blocks.append(Block(places, values / scale[places], block.index))
         return Columns(tuple(blocks), self.n), mean, scale
 
+    def times(self, coefficients: Floats) -> Floats:
+        """Return the columns' product with coefficients, (q,) to (n,)."""
+        total = np.zeros(self.n)
+        for block in self.blocks:
+            part = block.values @ coefficients[block.places]
+            total += part if block.index is None else part[block.index]
+        return total
+
     def products(self, weights: Floats) -> Floats:
         """Return the weighted cross-products X' diag(w) X, shape (q, q)."""
         result = np.empty((self.q, self.q))

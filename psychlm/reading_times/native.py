@@ -29,6 +29,7 @@ from psychlm.reading_times._result import (
 )
 from psychlm.reading_times.formula import Formula, State
 from psychlm.reading_times.model_matrix import (
+    Columns,
     GroupedEffects,
     ModelMatrix,
     build_matrix,
@@ -65,6 +66,7 @@ from psychlm.reading_times.tests import (
 )
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
+INFLATED = 1e6  # variance inflation above which cross-products lose digits that the rows still have
 
 
 @dataclass(frozen=True)
@@ -471,8 +473,7 @@ def fit(
     correlation = (sums[0] if weights is None else columns.products(np.ones(n))) / n
     check_collinear(correlation, matrix.names, matrix.free)
 
-    # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
-    # one penalty; those of the grouped ones come last.
+    # Smoothing from mgcv's first lambda; each random effect has a penalty, grouped ones come last.
     covariances = correlation * np.outer(scale, scale)
     weighted = sums[0] / n * np.outer(scale, scale)
     diagonals = matrix.diagonals(centre, covariances, weighted) + grouped.diagonals(of_all[4], n)
@@ -480,24 +481,25 @@ def fit(
     penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
     used = data[list(formula.columns((*formula.variables, formula.response)))]
     used = used if weights is None else used.assign(**{weights: w})
-    components, edf1, penalty, uncertainty = None, None, np.zeros(0), None
+    components = mixed_fit = None
+    penalty = np.zeros(0)
     of_blocks: dict[tuple[str, ...], Floats] = {}
+    on_device = moments
+    moments = _to_cpu(on_device)
     if formula.blocks:
-        moments = _to_cpu(moments)
         components = mixed_components(formula, matrix, grouped, moments, scale, start)
         mixed_fit = mixed.solve(moments, list(components.values()), method)
-        solution, edf1 = mixed_fit.solution, mixed_fit.edf1
-        uncertainty = mixed_fit.uncertainty
+        solution = mixed_fit.solution
         by_labels = dict(zip(components, mixed_fit.covariances, strict=True))
         of_blocks = {labels: by_labels[labels] for labels in by_labels if labels in formula.blocks}
     else:
-        on_device = (torch.from_numpy(part).to(where) for part in (penalties, start))
-        solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
-        moments = _to_cpu(moments)
+        begin = (torch.from_numpy(part).to(where) for part in (penalties, start))
+        solution = _to_cpu(solve(on_device, *begin, method=method, tolerance=tolerance))
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
-    computed = tuple(e for e in formula.expressions if e.name != formula.response)
+        if n * solution.inverse.dense[0].diagonal()[matrix.free].max() > INFLATED:
+            solution = _refined(solution, columns, grouped.rows(data), y, w, penalty)
     model = _Fitted(
-        formula=replace(formula, expressions=computed),  # predictions need no response
+        formula=formula.of_predictors,
         state=state,
         matrix=matrix,
         grouped=grouped,
@@ -512,17 +514,17 @@ def fit(
         moments=moments,
         method=method,
         again=again,
-        edf1=edf1,
-        uncertainty=uncertainty,
+        edf1=mixed_fit.edf1 if mixed_fit else None,
+        uncertainty=mixed_fit.uncertainty if mixed_fit else None,
         covariances=of_blocks,
     )
 
     of_scale = _null_space(matrix, centre, covariances, scale) if method == "REML" else 0.0
     of_weights = float(np.log(w).sum()) / 2
-    loglik = float(solution.loglik) + of_weights - (of_scale if components else 0.0)
+    loglik = float(solution.loglik) + of_weights - bool(components) * of_scale
     n_parameters = float(solution.edf.sum())
     more: dict[str, Any] = {}
-    if components:
+    if components and mixed_fit:
         value = -loglik
         n_parameters = float(n_free + mixed_fit.n_parameters)
         deviations, more = _described(components, mixed_fit)
@@ -547,6 +549,47 @@ def fit(
         **_statistics(model, y),
         **more,
     )
+
+
+def _refined(
+    solution: Solution,
+    columns: Columns,
+    grouped: tuple[NDArray[np.int64], Floats],
+    y: Floats,
+    weights: Floats,
+    penalty: Floats,
+) -> Solution:
+    """Return the coefficients after a step of iterative refinement.
+
+    The condition number of cross-products is the square of that of the rows. With residuals e = y -
+    X b of the rows, b + A^-1 (X'W e - S b) has lost no more than the rows have; the residual sum of
+    squares is that of the rows, too.
+    """
+    level, z = grouped
+    q = columns.q
+    one = np.zeros(len(y), dtype=np.int64)
+
+    def residuals(found: Solution) -> Floats:
+        fitted = columns.times(found.beta[0].numpy())
+        if z.shape[1]:
+            fitted += (z * found.group_beta[0].numpy()[level]).sum(axis=1)
+        return y - fitted
+
+    e = weights * residuals(solution)
+    x_gradient = columns.sums(one, 1, e)[0] - penalty[:q] * solution.beta[0].numpy()
+    z_gradient = -penalty[q:] * solution.group_beta[0].numpy()
+    if z.shape[1]:
+        np.add.at(z_gradient, level, z * e[:, None])
+    step = solution.inverse.solve(
+        torch.from_numpy(x_gradient[None]), torch.from_numpy(z_gradient[None])
+    )
+    moved = replace(
+        solution, beta=solution.beta + step[0], group_beta=solution.group_beta + step[1]
+    )
+    rss = torch.tensor([weights @ residuals(moved) ** 2])
+    n = solution.n
+    loglik = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
+    return replace(moved, rss=rss, scale=solution.scale * rss / solution.rss, loglik=loglik)
 
 
 def _design(formula: Formula, data: pd.DataFrame) -> tuple[Any, Any, Any, Any, Any]:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from psychlm.cluster import run_pieces
+from psychlm.corpora.reading_times import places_before
 from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows, plain
 from psychlm.reading_times._result import Floats
@@ -55,6 +56,7 @@ def delta_loglik(
     *,
     models: Sequence[str] | None = None,
     lags: int = 1,
+    within: Sequence[str] = (),
     by: str = "text_id",
     folds: int | None = 10,
     method: Method = "REML",
@@ -86,7 +88,10 @@ def delta_loglik(
     models : list of str, optional
         Columns of ``surprisals``; unless given, all but ``text_id``, ``word_id`` and ``word``.
     lags : int
-        How many previous words' surprisals are added too (spillover).
+        How many previous words' surprisals are added too (spillover); never those of another text
+        or beyond a missing word.
+    within : sequence of str
+        Columns of ``surprisals`` that a lag does not cross either: ``["sentence_id"]``.
     by : str
         The column whose values make up folds and are resampled: a text's or a sentence's id.
     folds : int or None
@@ -149,7 +154,7 @@ def delta_loglik(
         )
     unit = pd.factorize(readings[by])[0].astype(np.int64)
 
-    scored = score_words(readings, surprisals, models, lags)
+    scored = score_words(readings, surprisals, models, lags, within)
     # Measures that are there on the same rows are one sweep.
     groups: dict[bytes, list[int]] = {}
     for i, name in enumerate(measures):
@@ -191,18 +196,22 @@ class Scored:
             raise FrameError(
                 f"{int(first.sum())} words have no previous word in the surprisals, first "
                 f"{example} (text_id, word_id); leave out the first words of texts "
-                "(corpora.exclude does), or set lags=0"
+                "(corpora.exclude does; with within= those of sentences), or set lags=0"
             )
         return positions
 
 
 def score_words(
-    readings: pd.DataFrame, surprisals: pd.DataFrame, models: Sequence[str] | None, lags: int
+    readings: pd.DataFrame,
+    surprisals: pd.DataFrame,
+    models: Sequence[str] | None,
+    lags: int,
+    within: Sequence[str] = (),
 ) -> Scored:
     """Match readings and surprisals; a word that is not scored, or differs where both frames have a
     column ``word``, is an error."""
     keys = ["text_id", "word_id"]
-    every = surprisals.columns.drop([*keys, "word"], errors="ignore")
+    every = surprisals.columns.drop([*keys, "word", *within], errors="ignore")
     names, numeric = list(every if models is None else models), surprisals.select_dtypes("number")
     wrong = [name for name in names if name not in numeric]
     if wrong or not names:
@@ -231,14 +240,9 @@ def score_words(
                 f"text_id {read['text_id']!r}, word_id {read['word_id']}: read {read['word']!r}, "
                 f"scored {scored[differ[0]]!r}; is one shifted?"
             )
-    # The word before a word has the number before its own.
-    text_code, word_id = pd.factorize(table["text_id"])[0], table["word_id"].to_numpy()
-    places = [np.arange(len(table))]
-    for lag in range(1, lags + 1):
-        follows = (text_code[lag:] == text_code[:-lag]) & (word_id[lag:] == word_id[:-lag] + lag)
-        places.append(np.r_[np.full(lag, -1), np.where(follows, np.arange(len(follows)), -1)])
+    places = places_before(table, lags, within)
     bits = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
-    return Scored(names, bits, table[keys], word, np.stack(places))
+    return Scored(names, bits, table[keys], word, places)
 
 
 @dataclass(frozen=True)

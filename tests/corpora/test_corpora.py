@@ -4,6 +4,7 @@ tables, the same readings as programs write them, and exclusions counted by hand
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
@@ -64,7 +65,92 @@ def test_exclusions_are_named_and_counted_those_of_lines_where_they_are_known(wo
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
 
 
-def test_lags_never_cross_a_text_or_a_gap():
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), sd=st.sampled_from([1.0, 2.5]), log=st.booleans())
+def test_readings_are_left_out_step_by_step(seed, sd, log):
+    """Each step against a loop over the groups of the readings that the steps before it left."""
+    rng = np.random.default_rng(seed)
+    keys = pd.MultiIndex.from_product([["s1", "s2", "s3"], ["t"], range(1, 41)])
+    readings = keys.to_frame(index=False, name=["subject", "text_id", "word_id"])
+    readings["condition"] = rng.choice(["a", "b"], len(readings))
+    readings["rt_ms"] = rng.lognormal(5.8, 0.6, len(readings)).round()
+    readings.loc[rng.random(len(readings)) < 0.1, "rt_ms"] = np.nan
+    steps = corpora.trimming(
+        "rt_ms",
+        accuracy=pd.Series({"s1": 0.9, "s2": 0.6}),
+        longest_total_s=30,
+        shortest=100,
+        longest=3000,
+        sd=sd,
+        mad=3,
+        quantiles=(0.05, 0.95),
+        by=["subject", "condition"],
+        log=log,
+    )
+    kept, removed = corpora.exclude(readings, steps)
+    left, counts = readings.dropna(subset=["rt_ms"]), []
+    counts.append(len(left))
+    left = left[left["subject"] != "s2"]
+    counts.append(len(left))
+    slow = [s for s, part in left.groupby("subject") if part["rt_ms"].sum() > 30_000]
+    left = left[~left["subject"].isin(slow)]
+    counts.append(len(left))
+    for low, high in ((100, np.inf), (0, 3000)):
+        left = left[left["rt_ms"].between(low, high)]
+        counts.append(len(left))
+    for name in ("sd", "mad", "quantiles"):
+        parts = []
+        for _, part in left.groupby(["subject", "condition"]):
+            x = part["rt_ms"].to_numpy()
+            y = np.log(x) if log and name != "quantiles" else x
+            if name == "sd":
+                good = np.abs(y - y.mean()) <= sd * y.std(ddof=1) if len(y) > 1 else y == y
+            elif name == "mad":
+                good = np.abs(y - np.median(y)) <= 3 * scipy.stats.median_abs_deviation(
+                    y, scale=1 / 1.4826
+                )
+            else:
+                good = (y >= np.quantile(y, 0.05)) & (y <= np.quantile(y, 0.95))
+            parts.append(part[good])
+        left = pd.concat(parts).sort_index() if parts else left
+        counts.append(len(left))
+    assert removed["left"].tolist() == counts
+    assert removed["removed"].sum() + len(kept) == len(readings)
+    pd.testing.assert_frame_equal(kept, left)
+
+
+def test_words_steps_are_refused_for_readings_and_the_message_names_the_call():
+    readings = pd.DataFrame({"subject": ["s"] * 3, "text_id": "t", "word_id": [1, 2, 3]})
+    readings["self_paced_ms"] = [50.0, 300, 310]
+    with pytest.raises(ValueError, match="trimming\\('self_paced_ms', shortest=100, sd=2.5\\)"):
+        corpora.exclude(readings)
+    steps = corpora.trimming("self_paced_ms", shortest=100, sd=2.5)
+    own = {"the last word": lambda r: r["word_id"] == 3}
+    kept, removed = corpora.exclude(readings, own | steps)
+    assert kept["word_id"].tolist() == [2]
+    assert removed["step"].tolist()[0] == "the last word"
+
+
+def test_frequencies_of_a_language_are_wordfreqs_and_a_language_is_guessed_where_letters_say_it():
+    words = pd.Series(["Der", "Hund,", "xqzzy", "Häuser"])
+    found = corpora.log_frequency(words, language="de")
+    assert found.isna().tolist() == [False, False, True, False]
+    # Zipf scale: the article is among the ten most frequent words, one of 100 words
+    assert found[0] > 7 > found[1] > found[3] > 3
+    with pytest.raises(ValueError, match="no language 'xx'; it has .*'de'"):
+        corpora.log_frequency(words, language="xx")
+    with pytest.raises(ValueError, match="either counts"):
+        corpora.log_frequency(words)
+    assert corpora.language_of(words) == ""
+    assert corpora.language_of(pd.Series(["यह", "किताब।"])) == "hi"
+    assert corpora.language_of(pd.Series(["ο", "σκύλος"])) == "el"
+
+
+def test_lags_never_cross_a_text_or_a_gap_or_a_sentence():
+    sentences = pd.DataFrame({"text_id": "a", "word_id": [1, 2, 3], "word": "w", "x": [1.0, 2, 3]})
+    sentences["sentence"] = [1, 1, 2]
+    lagged = corpora.add_lags(sentences, ["x"], within=["sentence"])
+    assert lagged["prev_x"].fillna(-1).tolist() == [-1, 1, -1]
     table = pd.DataFrame(
         {"text_id": list("aaabb"), "word_id": [1, 2, 4, 1, 2], "word": "w", "x": [1.0, 2, 3, 4, 5]}
     )
@@ -101,8 +187,9 @@ def test_the_dundee_layout_gives_first_fixations_gazes_and_totals(tmp_path):
     assert " ".join(corpus.words["word"]) == 'Are tourists enticed by these "ads?"'
     assert corpus.words["line"].nunique() == 2
     found = corpus.readings.set_index("word_id")
-    assert found["first_fixation_ms"].to_dict() == {1: 200, 2: 180, 3: 150, 4: 210, 6: 250}
-    assert found["gaze_ms"].to_dict() == {1: 200, 2: 270, 3: 150, 4: 210, 6: 280}
+    first_fixation = {1: 200, 2: 180, 4: 210, 6: 250}  # word 3 was passed over at first
+    assert found["first_fixation_ms"].dropna().to_dict() == first_fixation
+    assert found["gaze_ms"].dropna().to_dict() == {1: 200, 2: 270, 4: 210, 6: 280}
     assert found["total_ms"].to_dict() == {1: 200, 2: 270, 3: 150, 4: 330, 6: 280}
     assert found["prev_fixated"].to_dict() == {1: False, 2: True, 3: True, 4: False, 6: False}
     assert found["first_pass"].to_dict() == {1: True, 2: True, 3: False, 4: True, 6: True}
@@ -389,6 +476,49 @@ def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
         corpora.from_pymovements("PoTeC", tmp_path, columns="speech text_id a word FFD b c TFT")
     with pytest.raises(FrameError, match="'GazeBase' are not known"):
         corpora.from_pymovements("GazeBase", tmp_path)
+
+
+def test_measures_of_a_drawn_scanpath_are_those_written_by_hand():
+    """Eight words; the eyes go 1 3 3 2 3 5 4 5 7 6 7 and never rest on 8.
+
+    ::
+
+        word        1    2    3    4    5    6    7    8
+        time (ms)  200
+                             180
+                              90
+                        160
+                             140
+                                       220
+                                  130
+                                       110
+                                                 250
+                                            170
+                                                 100
+    """
+    path = [(1, 200), (3, 180), (3, 90), (2, 160), (3, 140), (5, 220), (4, 130), (5, 110)]
+    path += [(7, 250), (6, 170), (7, 100)]
+    fixations = pd.DataFrame(path, columns=["word_id", "duration_ms"])
+    fixations = fixations.assign(subject="s", text_id="t", word_letter=range(1, 12))
+    words = pd.DataFrame({"text_id": "t", "word_id": range(1, 9)})
+    found = corpora.reading_measures(fixations, words).set_index("word_id")
+    by_hand = {
+        "first_fixation_ms": [200, None, 180, None, 220, None, 250, None],
+        "single_fixation_ms": [200, None, None, None, 220, None, 250, None],
+        "gaze_ms": [200, None, 270, None, 220, None, 250, None],
+        "go_past_ms": [200, None, 570, None, 460, None, 520, None],
+        "total_ms": [200, 160, 410, 130, 330, 170, 350, None],
+        "rereading_ms": [None, 160, 140, 130, 110, 170, 100, None],
+        "skipped": [False, True, False, True, False, True, False, True],
+        "regression_out": [False, False, True, False, True, False, True, False],
+        "regression_in": [False, True, False, True, False, True, False, False],
+        "landing_letter": [1, None, 2, None, 6, None, 9, None],
+    }
+    for name, expected in by_hand.items():
+        values = found[name].astype(object).where(found[name].notna(), None)
+        assert values.tolist() == expected, name
+    fixated = corpora.reading_measures(fixations).set_index("word_id")
+    pd.testing.assert_frame_equal(fixated, found.loc[1:7], check_dtype=False)
 
 
 @settings(deadline=None, max_examples=30)

@@ -96,9 +96,10 @@ def test_contrasts_have_the_names_and_estimates_of_lme4(frames, formula, scheme)
         found = fit.coefficients
         assert list(found.index) == list(theirs.index)
         scale = theirs["Std. Error"].max()
-        assert np.abs(found["estimate"] - theirs["Estimate"]).max() < 1e-6 * scale
-        np.testing.assert_allclose(found["df"], theirs["df"], rtol=1e-3)
-        np.testing.assert_allclose(fit.anova()["F"], anova["F value"], rtol=1e-5)
+        # lme4 finds its optimum without derivatives, so that its own digits end here
+        assert np.abs(found["estimate"] - theirs["Estimate"]).max() < 1e-7 * scale
+        np.testing.assert_allclose(found["df"], theirs["df"], rtol=1e-5)
+        np.testing.assert_allclose(fit.anova()["F"], anova["F value"], rtol=1e-6)
 
 
 PAIRS = tables("anova")
@@ -165,14 +166,9 @@ def test_marginal_means_and_their_differences_are_those_of_emmeans(frames, key):
         elif len(asked["of"]) > 1:
             found, theirs = found.iloc[:0], theirs.iloc[:0]
         for column in theirs.columns.drop("null", errors="ignore"):
-            loose = 1e-3 if column == "df" else 2e-5
-            np.testing.assert_allclose(
-                found[columns[column]],
-                theirs[column],
-                rtol=loose,
-                atol=2e-5,
-                err_msg=f"{test} {column}",
-            )
+            values = found[columns[column]]
+            close = {"rtol": 1e-6, "atol": 1e-6, "err_msg": f"{test} {column}"}
+            np.testing.assert_allclose(values, theirs[column], **close)
 
 
 def test_a_difference_smooth_is_that_of_mgcvs_matrix(frames):

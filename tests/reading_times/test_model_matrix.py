@@ -2,6 +2,8 @@
 ``model.matrix`` and ``lm``, beside smooths against mgcv, and in the baselines of a sweep; and
 cross-products from distinct values against those of the whole matrix, row by row."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,12 +18,21 @@ from psychlm.reading_times.formula import State, parse
 from psychlm.reading_times.model_matrix import build_matrix, leave_out_aliased, rows_of
 from psychlm.reading_times.smooths import radial
 
+# R's poly() refuses missing values; here it is that of the others.
 LM = """
-function(formula, data) {
-  fit <- stats::lm(stats::as.formula(formula), data)
+function(formula, data, contrasts) {
+  ns <- splines::ns
+  poly <- function(x, degree) {
+    found <- matrix(NA, length(x), degree, dimnames = list(NULL, seq_len(degree)))
+    found[!is.na(x), ] <- stats::poly(x[!is.na(x)], degree)
+    found
+  }
+  fit <- stats::lm(stats::as.formula(formula, environment()), data,
+                   contrasts = if (length(contrasts)) contrasts)
   kept <- !is.na(stats::coef(fit))
   list(names = names(stats::coef(fit))[kept], columns = unname(stats::model.matrix(fit)[, kept]),
-       loglik = as.numeric(stats::logLik(fit)), estimate = unname(stats::coef(fit)[kept]))
+       loglik = as.numeric(stats::logLik(fit)), estimate = unname(stats::coef(fit)[kept]),
+       n = stats::nobs(fit), dropped = sum(!kept))
 }
 """
 
@@ -41,14 +52,15 @@ def frame():
 
 @pytest.fixture(scope="module")
 def in_lm(frame, r):
-    """What R's lm makes of a formula and the frame."""
-    data = mgcv.to_r(frame, ["rt_ms", *"wvzfqg", "old"])
+    """What R's lm makes of a formula and the frame, or another one, and contrasts."""
 
-    def fit(formula):
-        with mgcv.in_r():
-            found = mgcv.named(mgcv.r_function(LM)(formula, data))
-            parts = {name: np.array(part) for name, part in found.items()}
-        return parts | {"columns": parts["columns"].reshape(len(frame), -1)}
+    def fit(formula, readings=frame, contrasts=()):
+        data = mgcv.to_r(readings, ["rt_ms", *"wvzfqg", "old"])
+        with mgcv.in_r() as robjects:
+            named = {name: f"contr.{scheme}" for name, scheme in dict(contrasts).items()}
+            found = mgcv.r_function(LM)(formula, data, robjects.ListVector(named))
+            parts = {name: np.array(part) for name, part in mgcv.named(found).items()}
+        return parts | {"columns": parts["columns"].reshape(int(parts["n"][0]), -1)}
 
     return fit
 
@@ -123,21 +135,75 @@ def test_interactions_without_margins_in_the_baseline_of_a_sweep(terms, frame):
     assert row["gain"] == pytest.approx(alone.loglik - without, abs=1e-6)
 
 
-GAPPED = ["scale(w) * C(f, Sum)", "ns(w, df=3) + f:old", "poly(v, 2) * old", "old / scale(w)"]
+OF_THE_FRAME = ["scale(w)", "ns(w, df=3)", "ns(v, df=2)", "scale(log(v^2))", "poly(v, 2)"]
+GAPPED = st.one_of(VARIABLES, st.sampled_from(OF_THE_FRAME))
+GAPPED_TERMS = st.recursive(
+    GAPPED,
+    lambda inner: st.tuples(inner, OPERATORS, inner).map(lambda x: f"({x[0]} {x[1]} {x[2]})"),
+    max_leaves=4,
+)
+N_GAPS = st.sampled_from([0, 1, 9, 40])
+SCHEME = st.sampled_from(["treatment", "sum", "helmert", "poly"])
+
+
+@pytest.mark.filterwarnings("ignore:rows without a predictor:RuntimeWarning")
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    terms=st.lists(GAPPED_TERMS, min_size=1, max_size=3),
+    n_gaps=st.fixed_dictionaries(dict.fromkeys(["rt_ms", "w", "v", "f", "q", "old"], N_GAPS)),
+    schemes=st.fixed_dictionaries({"f": SCHEME, "q": SCHEME, "g": SCHEME}),
+    seed=st.integers(0, 99),
+)
+def test_rows_with_gaps_go_after_functions_are_evaluated(
+    terms, n_gaps, schemes, seed, frame, in_lm
+):
+    draw = np.random.default_rng(seed)
+    gaps = frame.astype({"old": object})
+    for name, n in n_gaps.items():
+        gaps.loc[draw.choice(len(gaps), n, replace=False), name] = np.nan
+    formula = f"rt_ms ~ {' + '.join(terms)}"
+    contrasts = {name: x for name, x in schemes.items() if name in re.findall(r"\w+", formula)}
+    theirs = in_lm(formula, gaps, contrasts)
+    try:
+        ours = reading.fit(gaps, formula, contrasts=contrasts)
+    except FrameError as error:  # where R drops a column of numbers
+        assert "is a combination of predictors" in str(error)
+        assert theirs["dropped"] > 0
+        return
+    assert ours.n == theirs["n"]
+    used = [name for name in gaps if name == "rt_ms" or name in re.findall(r"\w+", formula)]
+    assert ours.missing == missing_by_hand(gaps, used)
+    assert ours.loglik == pytest.approx(theirs["loglik"], rel=1e-9)
+    estimates = dict(zip(theirs["names"], theirs["estimate"], strict=True))
+    size = np.abs(theirs["estimate"]).max()
+    assert ours.coefficients["estimate"].to_dict() == pytest.approx(estimates, abs=1e-6 * size)
+    some = ours.data.head(20)
+    np.testing.assert_allclose(ours.predict(some), ours.predict(ours.data).head(20))
+
+
+def missing_by_hand(readings, used):
+    """Return how many rows lack each variable and none before it, the response first."""
+    order = sorted(used, key=lambda name: name != "rt_ms")
+    lacks = readings[order].isna()
+    first = lacks.idxmax(axis=1)[lacks.any(axis=1)]
+    return {name: n for name in order if (n := int((first == name).sum()))}
 
 
 @pytest.mark.usefixtures("r")
 @pytest.mark.filterwarnings("ignore:rows without a predictor:RuntimeWarning")
-@pytest.mark.parametrize("terms", [*GAPPED, "scale(log(w^2)) + C(f, sdif) * v"])
-def test_rows_with_missing_values_go_after_functions_are_evaluated(terms, frame, rng):
+def test_all_backends_leave_out_and_count_the_same_rows(frame, rng):
     gaps = frame.astype({"old": object})
     for name in ("rt_ms", "w", "f", "old"):
-        gaps.loc[rng.choice(len(gaps), 9, replace=False), name] = np.nan
-    ours, theirs = both(gaps, f"rt_ms ~ {terms}")
-    assert ours.n == theirs.n and ours.missing == theirs.missing
-    assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-7)
-    whole = ours.predict(frame).head(20).to_numpy()
-    assert ours.predict(frame.head(20)).to_numpy() == pytest.approx(whole)
+        gaps.loc[rng.choice(len(gaps), 40, replace=False), name] = np.nan
+    formula = "rt_ms ~ old:w + scale(log(w^2)) + C(f, sdif) * v"
+    fits = [
+        *both(gaps, formula),
+        *both(gaps, f"{formula} + (1 | subject)", "lme4", method="ML"),
+    ]
+    assert len({fit.n for fit in fits}) == 1
+    assert all(fit.missing == fits[0].missing for fit in fits)
+    assert fits[0].loglik == pytest.approx(fits[1].loglik, abs=1e-7)
+    assert fits[2].loglik == pytest.approx(fits[3].loglik, abs=1e-5)
 
 
 SMOOTHS = ["s(x, k=6)", 's(few, k=4, bs="cr")', "s(x, by=group, k=6)", "te(other, z, k=3)"]
