@@ -30,11 +30,6 @@ DERIVED = {
         {"psychlm[1000x100000-with-errors]": 1, "psychlm[1000x100000-estimates]": -1},
         "",
     ),
-    "curriculum": (
-        "plain_training and forward_passes",
-        {"plain_training": 1, "forward_passes": 1},
-        "ddaclae",
-    ),
 }
 ELSEWHERE = ("growth", "device", "cluster", "gpu")  # modules with tables of their own
 MAIN_JOBS = ["surprisal", "choices", "irt 2PL", "additive model", "reading-time sweep"]

@@ -1,4 +1,5 @@
-"""Work in pieces, here or on a Dask cluster: the argument ``client`` of crowds, sweeps, surprisals.
+"""Work in pieces, here or on a Dask cluster: the argument ``client`` of crowds, sweeps, surprisals;
+and the bar that shows how far it is.
 
 Pieces are done in any order and on any machine, and a piece whose worker was lost is done again
 elsewhere. The extra ``cluster`` installs Dask.
@@ -7,6 +8,7 @@ elsewhere. The extra ``cluster`` installs Dask.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +21,23 @@ OUT_OF_MEMORY = (
     "smaller (models_at_once of a crowd, texts_at_once of surprisals), or give the workers more "
     "(the cluster's logs say what ended them)"
 )
+
+
+@contextmanager
+def progress_bar(shown: bool, text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error, if it is wanted.
+
+    Yields
+    ------
+    callable
+        Called with a number of steps, which are done.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task(text, total=total)
+        yield lambda n_steps: bar.advance(task, n_steps)
 
 
 def run_pieces(

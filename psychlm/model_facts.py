@@ -16,6 +16,7 @@ import pandas as pd
 
 from psychlm import data, lm
 from psychlm.corpora import read_arc, read_items, reading_times
+from psychlm.device import Device
 from psychlm.probes import confusion
 
 MODELS = ("smollm2", "default")
@@ -114,8 +115,10 @@ def with_options(asked: pd.DataFrame) -> pd.DataFrame:
 
 def presented(
     changed: Mapping[tuple[str, str], pd.DataFrame],
-    model: lm.LanguageModel,
+    model: lm.LanguageModel | str,
     way: Literal["sum", "token", "character"],
+    *,
+    device: Device = "auto",
 ) -> dict[tuple[str, str], pd.DataFrame]:
     """Return scores computed now in the source's order of choices, by bank and presentation.
 
@@ -125,7 +128,7 @@ def presented(
     for (bank, name), items in changed.items():
         listed = name.startswith("listed")
         shown, prompt = (with_options(items), LISTED) if listed else (items, "auto")
-        answered = lm.choice_logprobs(shown, model, normalise=way, prompt=prompt)
+        answered = lm.choice_logprobs(shown, model, normalise=way, prompt=prompt, device=device)
         given[bank, name] = in_source_order(answered, items)
     return given
 

@@ -120,12 +120,12 @@ def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = F
         say(out)
 
 
-def choice_option(
-    name: str, choices: str, default: str | None, text: str, *, needed: bool = True
-) -> Any:
-    """Return an option that takes one of some words, which are separated by spaces here."""
+def choice_option(name: str, choices: str, default: str | None, text: str) -> Any:
+    """Return an option that takes one of some words, which are separated by spaces here; it is
+    needed without a default.
+    """
     kind = click.Choice(choices.split(), case_sensitive=False)
-    shown = {"default": default} if default else {"required": needed}
+    shown = {"default": default} if default else {"required": True}
     return click.option(name, type=kind, help=text, **shown)
 
 

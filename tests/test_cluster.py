@@ -12,6 +12,7 @@ import pytest
 
 from psychlm import cluster, crowds, lm
 from psychlm import reading_times as reading
+from psychlm.crowds import store
 from psychlm.lm import ModelError, _surprisal
 from psychlm.reading_times import sweep
 
@@ -54,17 +55,13 @@ def crowd(rng):
 
 
 @pytest.mark.slow
-def test_a_crowd_is_the_same_though_a_worker_is_killed(crowd, client, tmp_path):
-    here, killed = crowds.train_crowd(**crowd), []
-
-    def progress(done, of):
-        if not killed:
-            killed.append(next(iter(client.run(os.getpid).values())))
-            os.kill(killed[0], signal.SIGKILL)
-
-    options = {"folder": tmp_path / "chunks", "client": client, "progress": progress}
-    made = crowds.train_crowd(**crowd, **options, models_at_once=1)
-    assert killed
+def test_a_crowd_is_the_same_though_a_worker_is_killed(crowd, client, tmp_path, monkeypatch):
+    here, marker = crowds.train_crowd(**crowd), tmp_path / "killed"
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "train_chunk", dies_once(store.train_chunk, str(marker)))
+        options = {"folder": tmp_path / "chunks", "client": client, "models_at_once": 1}
+        made = crowds.train_crowd(**crowd, **options)
+    assert marker.exists()
     pd.testing.assert_frame_equal(made.responses, here.responses)
     pd.testing.assert_frame_equal(made.members, here.members)
     assert len(list((tmp_path / "chunks").glob("chunk-*.npz"))) == 9

@@ -327,103 +327,33 @@ def mean_embedding(table: Tensor, places: Tensor, lengths: Tensor) -> Tensor:
 def last_states(
     table: Tensor, places: Tensor, lengths: Tensor, to_gates: Tensor, between: Tensor, bias: Tensor
 ) -> Tensor:
-    """Return the (models, batch, hidden) LSTM state after each text's last word, zero for no word.
+    r"""Return the (models, batch, hidden) LSTM state after each text's last word, zero for no word.
 
-    The weights are (models, size, 4 hidden), (models, hidden, 4 hidden) and (models, 4 hidden);
-    gates are in PyTorch's order (input, forget, cell, output).
-    """
-    n_models, n_texts, _ = places.shape
-    n_words = max(int(lengths.max()), 1)
-    places = places[:, :, :n_words].permute(2, 0, 1)
-    words = table.index_select(0, places.flatten()).view(n_words, n_models, n_texts, -1)
-    # One product gives all gates: the three weights, stacked, times (word, state, 1).
-    weight = torch.cat([to_gates, between, bias[:, None]], dim=1)
-    return LastStates.apply(words, lengths, weight.mT.contiguous())
-
-
-class LastStates(torch.autograd.Function):
-    r"""An LSTM over the words of many models' texts, with its derivatives written out.
-
-    With x_t = (word t, h_{t-1}, 1), W the stacked weights and s the logistic function
+    The weights are (models, size, 4 hidden), (models, hidden, 4 hidden) and (models, 4 hidden).
+    With W these stacked, x_t = (word t, h_{t-1}, 1) and s the logistic function, the gates and
+    states are, in PyTorch's order,
 
     .. math::
         (i, f, g, o) = W x_t, \quad c_t = s(f) c_{t-1} + s(i) \tanh(g),
         \quad h_t = s(o) \tanh(c_t).
-
-    Autograd would store and copy each intermediate value; here the gates of a word are computed in
-    place, and the gradient of W is summed word by word. Texts are the last axis, so that a gate's
-    values lie side by side. Words after a text's end change nothing: the state is read where the
-    text ends, and the gradient begins there.
     """
-
-    @staticmethod
-    def forward(ctx: Any, words: Tensor, lengths: Tensor, weight: Tensor) -> Tensor:
-        """Return the (models, batch, hidden) states after each text's last word.
-
-        ``words`` are (length, models, batch, size), ``lengths`` (models, batch), and ``weight`` is
-        (models, 4 hidden, size + hidden + 1).
-        """
-        n_words, n_models, n_texts, size = words.shape
-        hidden = weight.shape[1] // 4
-        # Where gradients are wanted, the gates and cells of every word are kept.
-        keep = any(ctx.needs_input_grad)
-        kept = n_words if keep else 1
-        inputs = words.new_empty(n_words + 1, n_models, size + hidden + 1, n_texts)
-        inputs[:-1, :, :size] = words.mT
-        inputs[:, :, -1] = 1
-        state = inputs[:, :, size:-1]  # h_{t-1} below word t
-        state[0] = 0
-        gates = words.new_empty(kept, n_models, 4 * hidden, n_texts)
-        cells = words.new_zeros(kept + 1, n_models, hidden, n_texts)
-        tanh_cells = words.new_empty(kept, n_models, hidden, n_texts)
-        for t in range(n_words):
-            now, after = (t, t + 1) if keep else (0, 0)
-            torch.bmm(weight, inputs[t], out=gates[now])
-            i_f, g, o = gates[now].split([2 * hidden, hidden, hidden], dim=1)
-            i_f.sigmoid_()
-            g.tanh_()
-            o.sigmoid_()
-            i, f = i_f.chunk(2, dim=1)
-            torch.mul(f, cells[now], out=cells[after])
-            cells[after].addcmul_(i, g)
-            torch.tanh(cells[after], out=tanh_cells[now])
-            torch.mul(o, tanh_cells[now], out=state[t + 1])
-        ctx.save_for_backward(lengths, weight, inputs, gates, cells, tanh_cells)
-        # h_0 = 0 is the state of a text without words.
-        at = lengths.clamp(max=n_words)[None, :, None].expand(1, -1, hidden, -1)
-        return state.gather(0, at)[0].mT
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
-        """Return the derivatives by words and weight; ``d_x`` is the loss's derivative by x."""
-        lengths, weight, inputs, gates, cells, tanh_cells = ctx.saved_tensors
-        n_words, (n_models, n_texts, hidden) = len(gates), gradient.shape
-        size = inputs.shape[2] - hidden - 1
-        gradient = gradient.mT.contiguous()
-        transposed = weight.mT.contiguous()
-        d_weight = torch.zeros_like(transposed)
-        d_words = inputs.new_empty(n_words, n_models, n_texts, size)
-        d_inputs = torch.zeros_like(inputs[0])
-        d_gates = torch.empty_like(gates[0])
-        d_i, d_f, d_g, d_o = d_gates.chunk(4, dim=1)
-        d_cell = torch.zeros_like(cells[0])
-        for t in reversed(range(n_words)):
-            i, f, g, o = gates[t].chunk(4, dim=1)
-            # The state's gradient comes from the next word, and from the output at a text's end.
-            ends = (lengths == t + 1).to(gradient.dtype)[:, None]
-            d_state = torch.addcmul(d_inputs[:, size:-1], ends, gradient)
-            torch.mul(d_state, tanh_cells[t], out=d_o)
-            d_cell += torch.ops.aten.tanh_backward(d_state.mul_(o), tanh_cells[t])
-            torch.mul(d_cell, g, out=d_i)
-            torch.mul(d_cell, cells[t], out=d_f)
-            torch.mul(d_cell, i, out=d_g)
-            d_cell *= f
-            # Through the logistic functions and the tanh of the gates, then through the product.
-            for d_gate, gate in ((d_gates[:, : 2 * hidden], gates[t][:, : 2 * hidden]), (d_o, o)):
-                d_gate.mul_(gate).addcmul_(d_gate, gate, value=-1)
-            d_g.addcmul_(d_g, g.square(), value=-1)
-            d_weight.baddbmm_(inputs[t], d_gates.mT)
-            torch.bmm(transposed, d_gates, out=d_inputs)
-            d_words[t] = d_inputs[:, :size].mT
-        return d_words, None, d_weight.mT
+    n_models, n_texts, _ = places.shape
+    hidden = between.shape[1]
+    n_words = max(int(lengths.max()), 1)
+    places = places[:, :, :n_words].permute(2, 0, 1)
+    # Texts are the last axis, so that a gate's values lie side by side.
+    words = table.index_select(0, places.flatten()).view(n_words, n_models, n_texts, -1).mT
+    weight = torch.cat([to_gates, between, bias[:, None]], dim=1).mT.contiguous()
+    one = words.new_ones(n_models, 1, n_texts)
+    state = words.new_zeros(n_models, hidden, n_texts)
+    cell = torch.zeros_like(state)
+    states = [state]
+    for word in words:
+        gates = torch.bmm(weight, torch.cat([word, state, one], dim=1))
+        i, f, g, o = gates.chunk(4, dim=1)
+        cell = torch.addcmul(f.sigmoid() * cell, i.sigmoid(), g.tanh())
+        state = o.sigmoid() * cell.tanh()
+        states.append(state)
+    # A text's state is read where it ends: words behind the end change nothing.
+    end = lengths[None, :, None].expand(1, -1, hidden, -1)
+    return torch.stack(states).gather(0, end)[0].mT

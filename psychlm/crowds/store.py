@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from psychlm import data
-from psychlm.cluster import run_pieces
+from psychlm.cluster import progress_bar, run_pieces
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
 from psychlm.crowds.training import check_vocabulary, checked_answers, network_for, train
@@ -85,7 +85,7 @@ def train_crowd(
     models_at_once: int | None = None,
     folder: str | Path | None = None,
     client: Client | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: bool = False,
     **options: Any,
 ) -> Crowd:
     """Train an artificial crowd and let it answer every item (Lalor 2020, section 5.2.4).
@@ -109,8 +109,8 @@ def train_crowd(
         Where finished chunks are kept. A chunk that is there is not trained again.
     client : distributed.Client or str, optional
         Trains the chunks: see :func:`psychlm.cluster.run_pieces`.
-    progress : callable, optional
-        ``progress(n_done, n_models)``, called after each chunk.
+    progress : bool
+        Show a progress bar on standard error.
     **options
         Further arguments of :func:`train`.
 
@@ -156,16 +156,15 @@ def train_crowd(
                 continue  # absent, or written by a machine that lost power: train it again
 
     # Train what is missing, and write each chunk when it is done.
-    n_done = n_resumed = sum(len(chunk["seed"]) for chunk in done.values())
+    n_resumed = sum(len(chunk["seed"]) for chunk in done.values())
     missing = {number: chunk for number, chunk in enumerate(chunks) if number not in done}
-    for number, chunk in run_pieces(client, train_chunk, task, missing):
-        done[number] = chunk
-        if paths:
-            with data.atomic_write(paths[number]) as temporary, temporary.open("wb") as out:
-                np.savez_compressed(out, **chunk)
-        n_done += len(chunk["seed"])
-        if progress is not None:
-            progress(n_done, n_models)
+    with progress_bar(progress, "members of the crowd", n_models - n_resumed) as advance:
+        for number, chunk in run_pieces(client, train_chunk, task, missing):
+            done[number] = chunk
+            if paths:
+                with data.atomic_write(paths[number]) as temporary, temporary.open("wb") as out:
+                    np.savez_compressed(out, **chunk)
+            advance(len(chunk["seed"]))
 
     # Join the chunks in the order of the members.
     rows = [done[number] for number in range(len(chunks))]

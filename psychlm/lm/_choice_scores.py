@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any, TypeAlias
@@ -24,13 +24,14 @@ from scipy.special import log_softmax, logsumexp
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from psychlm.cluster import progress_bar
 from psychlm.lm._errors import ModelError
 from psychlm.lm._load import HEADS, LanguageModel
-from psychlm.lm._network_state import evaluating
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.forward import (
     LOG_P,
     ScoringOptions,
+    evaluating,
     in_batches,
     plan_requests,
     resolve_options,
@@ -151,18 +152,13 @@ def cached_scores(
         missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
         waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
         size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
-        pieces: Iterable[list[str]] = [waiting[i : i + size] for i in range(0, len(waiting), size)]
-        if progress and pieces:
-            from rich.console import Console
-            from rich.progress import track
-
-            bar = f"items through {model.name}, {size} at once"
-            pieces = track(list(pieces), bar, console=Console(stderr=True))
-        for piece in pieces:
-            rows = score_questions(model, [missing[k] for k in piece], bos, batch_tokens)
-            fresh = dict(zip(piece, rows, strict=True))
-            store.put((name, values, {}) for name, values in fresh.items())
-            scores |= fresh
+        with progress_bar(progress, f"items through {model.name}", len(waiting)) as advance:
+            for piece in [waiting[i : i + size] for i in range(0, len(waiting), size)]:
+                rows = score_questions(model, [missing[k] for k in piece], bos, batch_tokens)
+                fresh = dict(zip(piece, rows, strict=True))
+                store.put((name, values, {}) for name, values in fresh.items())
+                scores |= fresh
+                advance(len(piece))
     return [scores[name] for name in keys]
 
 

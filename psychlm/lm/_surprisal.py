@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm.cluster import run_pieces
+from psychlm.cluster import progress_bar, run_pieces
 from psychlm.device import Device
 from psychlm.frames import refuse
 from psychlm.lm._errors import ModelError, check_limit, check_option
@@ -418,9 +418,6 @@ def score(
     """
     if not texts:
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
     from psychlm.lm.forward import N_VALUES, plan_requests, rows_of, run
 
     tokens = tokenize(texts, model.tokenizer)
@@ -445,8 +442,8 @@ def score(
         )
 
     yield [word_scores(int(number)) for number in np.flatnonzero(waiting == 0)]
-    with Progress(console=Console(stderr=True), disable=not progress) as bar:
-        task = bar.add_task(f"tokens through {model.name}", total=sum(map(len, requests)))
+    n_tokens = sum(map(len, requests))
+    with progress_bar(progress, f"tokens through {model.name}", n_tokens) as advance:
         for batch, values in run(model, requests, options, batch_tokens):
             finished = []
             for one in batch:
@@ -456,7 +453,7 @@ def score(
                 out_of_memory |= {int(number) for number in owners[id(batch[0])]}
             else:
                 rows[np.concatenate([one.row for one in batch])] = values
-            bar.advance(task, sum(map(len, batch)))
+            advance(sum(map(len, batch)))
             yield [word_scores(number) for number in finished]
 
 

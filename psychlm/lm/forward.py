@@ -10,8 +10,10 @@ are wanted of it, so it is made for some rows at a time.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import wraps
 from itertools import pairwise
@@ -23,10 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from psychlm.data import digest
 from psychlm.device import float_type, free_bytes
 from psychlm.lm._errors import ModelError, check_limit, check_option
 from psychlm.lm._load import LanguageModel
-from psychlm.lm._network_state import evaluating, structure_of
 from psychlm.lm.scoring_requests import (
     LARGEST_FAMILY,
     READINGS,
@@ -45,6 +47,8 @@ LOGITS_AT_ONCE = 2**22  # numbers in a table of logits (16 MB)
 MOST_LOGITS_GPU = 2**28  # the same on a GPU, which takes thousands of rows at a time (1 GB)
 MOST_LOGITS = 2**26  # the same for models that give no hidden states (256 MB)
 LARGE_LOGIT = 1000.0  # of a test; soft caps of published models are 30 to 50
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 N_VALUES = 5
 # columns of the values of a row, in nats; RANK counts from 1
@@ -317,7 +321,44 @@ def _values(
     return values
 
 
-# Inputs and hidden states
+# The network: what it computes, its mode, inputs and hidden states
+
+
+def structure_of(network: Any) -> str:
+    """Return a hash of what a network computes with its weights.
+
+    It covers the classes of its modules, their hooks, methods that were replaced, and the
+    configuration.
+    """
+    configuration = network.config.to_json_string(use_diff=False)
+    parts = [re.sub(r'"use_cache": \w+', "", configuration)]  # see evaluating
+    for name, module in network.named_modules():
+        hooks = [list(getattr(module, kind)) for kind in HOOKS]  # their numbers, never used twice
+        replaced = [id(module.__dict__[key]) for key in ("forward",) if key in module.__dict__]
+        parts.append(f"{name} {type(module).__qualname__} {hooks} {replaced}")
+    parts.append(str([list(getattr(torch.nn.modules.module, f"_global{kind}")) for kind in HOOKS]))
+    return digest(parts)
+
+
+@contextmanager
+def evaluating(network: Any) -> Iterator[None]:
+    """Run a network without dropout and without past keys and values; restore both at the end."""
+    config = network.config.get_text_config()
+    training = [module for module in network.modules() if module.training]
+    use_cache = getattr(config, "use_cache", None)
+    for module in training:
+        module.training = False
+    # nothing is generated, so past keys and values would be wasted memory
+    config.use_cache = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+        if use_cache is None:
+            del config.use_cache
+        else:
+            config.use_cache = use_cache
 
 
 def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dict[str, Any]:

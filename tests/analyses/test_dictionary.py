@@ -103,16 +103,6 @@ def test_an_entry_is_read_as_the_eye_reads_it(tmp_path):
     assert len(dictionary.read(tmp_path, first=1)) == 5
 
 
-def test_broken_records_are_left_out_and_the_others_are_read(tmp_path):
-    spoilt = ["Caf\xe9 \\Caf\\, n.\n   A place.\n", "No part \\No\\\n   Of speech.\n"]
-    spoilt += ["Empty \\Emp\\, n.\n\n   Note: Nothing.\n", UNCLOSED]
-    read = dictionary.read(written(tmp_path, [BANK, *spoilt]))
-    assert set(read["word"]) == {"Bank"}
-    with (tmp_path / "gcide.index").open("a") as index:
-        index.write("odd\t$$\tB\none\tA\nbeyond\tzzzz\tB\n\n")
-    pd.testing.assert_frame_equal(dictionary.read(tmp_path), read)
-
-
 def test_a_missing_dictionary_says_how_to_get_it(tmp_path):
     with pytest.raises(data.DataError, match="apt-get install dict-gcide"):
         dictionary.read(tmp_path)
@@ -157,15 +147,6 @@ def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(pa
     pairs = zip(long["cluster"], long["choices"], strict=True)
     own = pd.Series([word in words[choice] for word, choice in pairs], long.index)
     assert own.groupby(level=0).any().all()  # each question has another sense of its word
-
-
-def test_words_are_whole_in_the_split_and_in_a_sample(part, probe):
-    assert probe.groupby("cluster")["split"].nunique().eq(1).all()
-    assert probe["split"].value_counts().between(0.3 * len(probe), 0.4 * len(probe)).all()
-    sample = dictionary.build(part, np.random.default_rng(1), n_items=300)
-    assert 250 < len(sample) <= 300
-    sizes, per_word = sample["cluster"].value_counts(), probe["cluster"].value_counts()
-    assert (sizes == per_word[sizes.index]).all()
 
 
 def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):

@@ -4,9 +4,6 @@ References: a direct optimisation of the likelihood by scipy; R's lme4, where in
 Rasch model, to which a saturated design leads; statsmodels' OLS, to which the two-step regression
 reduces without errors in the difficulties; known coefficients."""
 
-import shutil
-import subprocess
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -60,28 +57,6 @@ def test_the_fit_equals_a_direct_optimisation(rng, missing):
     hessian = approx_hess3(best.x, negative)
     se = np.sqrt(np.diag(np.linalg.inv(hessian)))[:-1]
     assert fit.coefficients["se"].to_numpy() == pytest.approx(se, rel=0.01)
-
-
-def test_the_fit_equals_lme4(rng, tmp_path):
-    is_there = "quit(status = !requireNamespace('lme4', quietly = TRUE))"
-    if not shutil.which("Rscript") or subprocess.run(["Rscript", "-e", is_there]).returncode:
-        pytest.skip("R's lme4 is not installed (Debian: r-cran-lme4)")
-    responses, design = explained_items(rng, n_items=12, n_persons=120)
-    long = responses.rename_axis(columns="item").stack().rename("right").reset_index()
-    long = long.merge(design.astype(float), left_on="item", right_index=True)
-    long.to_csv(tmp_path / "long.csv", index=False)
-    script = (
-        f"x <- read.csv('{tmp_path / 'long.csv'}'); "
-        "f <- lme4::glmer(right ~ hops + distance + kind + (1 | person), x, binomial, nAGQ = 25); "
-        "se <- sqrt(diag(as.matrix(vcov(f)))); sd <- attr(lme4::VarCorr(f)$person, 'stddev'); "
-        "cat(format(c(-lme4::fixef(f), se, sd), digits = 15))"
-    )
-    printed = subprocess.check_output(["Rscript", "--vanilla", "-e", script], text=True)
-    theirs = [float(word) for word in printed.split()]
-    ours = lltm(responses, design, n_boot=0)
-    assert ours.coefficients["eta"].tolist() == pytest.approx(theirs[:4], abs=2e-3)
-    assert ours.coefficients["se"].tolist() == pytest.approx(theirs[4:8], rel=0.01)
-    assert ours.ability_sd == pytest.approx(theirs[8], abs=2e-3)
 
 
 def test_what_features_leave_over_is_estimated_without_the_errors_of_difficulties(rng):

@@ -1,8 +1,6 @@
 """Stored results of language models. Reference: the same values computed again in the test."""
 
-import ast
 import importlib.util
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import stand_in_hub
-from conftest import ROOT
-from papermill.iorw import load_notebook_node
 
 from analyses import question_sets, stored_results
 from psychlm import data, model_facts
@@ -69,17 +65,6 @@ def test_entropies_and_scaled_surprisals_computed_again_equal_the_stored_ones() 
 
 
 @pytest.mark.needs_share
-def test_a_stored_value_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = model_facts.surprisal("ucl2023").assign(default=lambda t: t["default"] + 0.01)
-    words = model_facts.WORDS["ucl2023"]()
-    monkeypatch.setattr(data, "facts", lambda name: stored)
-    none = words[words["text_id"] == "1"].assign(text_id="another")
-    for read, message in ((words, "from the stored ones by up to 0.01"), (none, "no value was")):
-        with pytest.raises(ValueError, match=message):
-            stored_results.recompute_surprisal("ucl2023", read, "default")
-
-
-@pytest.mark.needs_share
 def test_choice_scores_computed_again_equal_the_stored_ones() -> None:
     asked = model_facts.items("Social IQA", 40)
     stored = data.facts("models/benchmarks", **own_parameters("models/benchmarks"))
@@ -134,15 +119,6 @@ def test_a_table_is_read_for_the_parameters_that_it_belongs_to(table: str, param
         data.facts(table, **fewer)
 
 
-def test_tables_that_depend_on_questions_or_items_drawn_name_their_parameters() -> None:
-    tables = {table for table, _ in DEPENDENT}
-    drawn = {"benchmarks", "confusion", "inoculation", "inoculation_items", "probes_gathered"}
-    drawn |= {"inoculation_predictions", "probes_wordnet", "science_check", "anticipation_ucl2023"}
-    assert tables == {f"models/{name}" for name in drawn}
-    with pytest.raises(TypeError, match=r"does not take \['seed'\]"):
-        data.facts("models/surprisal_provo", seed=1)
-
-
 def test_stored_questions_are_those_that_the_parameters_make() -> None:
     parameters = own_parameters("models/probes_wordnet")
     stored = data.facts("models/probes_wordnet", **parameters)
@@ -181,38 +157,6 @@ def test_every_table_says_what_it_was_computed_with() -> None:
 
 
 # Which argument of a call is a model.
-MODEL_ARGUMENTS = {"lm.load": 0, "choice_networks.encoder_model": 0}
-MODEL_ARGUMENTS |= {"choice_networks.Lexicon.of_encoder": 0}
-MODEL_ARGUMENTS |= {"lm.surprisal": 1, "lm.choice_logprobs": 1, "lm.fine_tune": 1}
-MODEL_ARGUMENTS |= {"crowds.item_features": 1, "model_facts.surprisal": 1}
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
-def test_every_model_of_a_notebook_comes_from_a_parameter_that_can_be_changed(path) -> None:
-    cells = [cell for cell in load_notebook_node(str(path)).cells if cell.cell_type == "code"]
-    tree = ast.parse("\n".join(re.sub(r"^[%!].*$", "", cell.source, flags=re.M) for cell in cells))
-    calls = [call for call in ast.walk(tree) if isinstance(call, ast.Call)]
-    calls = [call for call in calls if ast.unparse(call.func) in MODEL_ARGUMENTS]
-    for call in calls:
-        name, arguments = ast.unparse(call.func), call.args
-        place = MODEL_ARGUMENTS[name]
-        if name == "model_facts.surprisal" and len(arguments) == 1:  # all stored models
-            continue
-        assert len(arguments) > place, f"{name} takes its default model"
-        # the numbers on the default model's card are checked on that model, whatever else is asked
-        if path.stem == "10_surprisal" and ast.unparse(arguments[place]) == "'default'":
-            continue
-        assert not isinstance(arguments[place], ast.Constant), f"{name} names its model"
-    if not calls:
-        return
-    place = next(i for i, c in enumerate(cells) if "parameters" in c.metadata.get("tags", []))
-    names = re.findall(r"^(models|model|encoder) =", cells[place].source, flags=re.M)
-    assert names, "no `models`, `model` or `encoder` among the parameters"
-    later = "\n".join(cell.source for cell in cells[place + 1 :])
-    for name in names:
-        assert not re.search(rf"^{name} =", later, flags=re.M) and re.search(rf"\b{name}\b", later)
-
-
 def test_benchmarks_are_learned_from_their_own_training_sets(tmp_path, monkeypatch) -> None:
     """Archives of the registry's names, in the released layouts: dev is asked, train is learned."""
     layouts = {

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny_models
-import torch
 from tiny_questions import WORDS, questions
 
 from analyses import question_sets, richardson2020
@@ -87,17 +86,6 @@ def test_the_choice_is_blind_to_the_test_items(parts):
     cells = done.cells[done.cells["k"] == 99]
     chosen = cells.loc[done.best["cell"].iloc[-1]]
     assert chosen["average"] == cells["average"].max() and chosen["test"] < cells["test"].max()
-
-
-def test_add_some_adds_once_or_twice_as_many_questions_of_the_original_kind(parts):
-    log = []
-    sweep = {"sizes": (10, 40), "learning_rates": (0.1,), "n_seeds": 1, "add_some": (0, 1, 2)}
-    done = inoculate(Told(log=log), *parts, **sweep, more=items(80, "more"))
-    trained = [(10, 0), (20, 10), (30, 20), (40, 0), (80, 40), (120, 80)]
-    assert log == [(n, n_added, 0) for n, n_added in trained]
-    assert done.best.groupby("add_some")["k"].apply(list).tolist() == [[0, 10, 40]] * 3
-    with pytest.raises(FrameError, match="needs 80 items"):
-        inoculate(Told(log=[]), *parts, **sweep, more=items(79, "more"))
 
 
 def test_a_killed_sweep_resumes_and_gives_what_it_would_have_given(parts):
@@ -210,28 +198,6 @@ def test_a_word_shared_with_the_question_is_found_by_similarity_and_flags_no_art
     means = [lexicon.vectors[row].mean(axis=0) for row in numbers]
     by_hand = [m @ means[0] / np.linalg.norm(m) / np.linalg.norm(means[0]) for m in means[1:]]
     np.testing.assert_allclose(found.logprobs.iloc[0], by_hand, rtol=1e-5)
-
-
-def test_the_same_seed_gives_the_same_scores_and_leaves_the_global_state_alone(rng):
-    train, test = questions(rng, 40), questions(rng, 10)
-    torch.manual_seed(0)
-    expected = torch.rand(1)
-    torch.manual_seed(0)
-    call = ("question-to-choice", train, test)
-    first, again, other = (
-        partial_input_baseline(*call, seed=seed, epochs=2, **SMALL).logprobs for seed in (1, 1, 2)
-    )
-    pd.testing.assert_frame_equal(first, again)
-    assert not first.equals(other)
-    assert torch.rand(1) == expected
-
-
-def test_clusters_shared_by_training_and_test_are_refused(rng):
-    items = questions(rng, 20)
-    with pytest.raises(FrameError, match="20 clusters stand in training and test"):
-        partial_input_baseline("choice-only", items, items)
-    with pytest.raises(FrameError, match="one cluster"):
-        partial_input_baseline("choice-only", items.assign(cluster="a"), questions(rng, 5))
 
 
 def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and_seeds(rng):

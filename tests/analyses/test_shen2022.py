@@ -11,7 +11,6 @@ import pytest
 from scipy import stats as scipy_stats
 from sklearn.calibration import calibration_curve
 
-import psychlm
 from analyses import shen2022
 from psychlm import lm, simulate
 from psychlm.frames import FrameError
@@ -188,14 +187,6 @@ def test_presentations_that_tell_nothing_are_refused(rng):
         simulate.length_biased_responder(items.assign(choices=[["aa", "bb", "cc"]] * 20), rng=rng)
 
 
-def test_features_are_place_length_and_mean_log_count():
-    items = pd.DataFrame({"item_id": ["a"], "prompt": ["The dog"], "answer": [0]})
-    items = items.assign(choices=[["the the", "Dog!", "..."]])
-    found = shen2022.choice_features(items)
-    assert found["place"].tolist() == [0, 1, 2] and found["length_chars"].tolist() == [7, 4, 3]
-    assert found["log_frequency"].tolist() == pytest.approx([np.log10(4), np.log10(3), 0])
-
-
 def more(items, responder, n_extra, **options):
     probe = confusion.perturb(items, "more-choices", n_extra=n_extra, seed=1)
     return confusion.in_source_order(responder(probe, **options), probe)
@@ -259,23 +250,3 @@ def test_expected_calibration_error_is_that_of_scikit_learns_curve(rng):
     n = np.histogram(sure, np.linspace(0, 1, 11))[0]
     assert found.estimate == pytest.approx((n[n > 0] / 500 * np.abs(accuracy - stated)).sum())
     assert found.low < found.estimate < found.high
-
-
-def test_results_stand_side_by_side_with_holms_correction(rng):
-    items = bank_of(60)
-    answered = [s for _, s in presented(items, simulate.length_biased_responder, rng=rng)]
-    before = simulate.random_responder(items, rng=rng)
-    grades = lm.grade(first(before), before), lm.grade(items, before)
-    results = {
-        ("a", "chance"): shen2022.against_chance(before, items),
-        ("a", "bias"): confusion.prior_bias(*answered, rng=rng, n_permutations=99, n_boot=50),
-        ("a", "one"): confusion.prior_bias(answered[0], rng=rng, n_boot=50),
-        ("b", "grades"): psychlm.compare(*grades, n_permutations=0),
-    }
-    table = shen2022.by_benchmark(results, ["benchmark", "probe"])
-    assert table.index.names == ["benchmark", "probe"] and len(table) == 4
-    tested = table.drop(("a", "one"))
-    assert tested["estimate"].between(tested["low"], tested["high"]).all()
-    assert (tested["p_holm"] >= tested["p"]).all() and np.isnan(table.loc[("a", "one"), "p_holm"])
-    assert tested["p_holm"].min() == pytest.approx(min(1, 3 * tested["p"].min()))
-    assert table.loc[("a", "chance"), "null"] == pytest.approx(1 / 3)

@@ -4,16 +4,11 @@ The loop is plain PyTorch: ``nn.EmbeddingBag`` or ``nn.LSTM`` with a linear laye
 padded to their longest text; bags also with sparse gradients and ``SparseAdam``. A few of its
 models are timed, and their time multiplied. Both include the drawing of the initial weights.
 
-``test_products_limit`` times the matrix products that LSTMs in a stack cannot do without: for each
-word the gates of all models, and the gradients of their inputs and weights. ``test_gates_limit``
-times the gates' nonlinearities with their derivatives, compiled into one kernel.
-
 Times are processor seconds of one thread. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the texts.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import numpy as np
@@ -23,7 +18,6 @@ from benchmarks import measure, of_group, scale
 from torch import nn
 
 from psychlm import crowds, data
-from psychlm.crowds.training import schedule_epoch
 
 N_MODELS, N_TEXTS = 100, max(round(2000 * scale()), 64)
 N_ALONE = 2  # models of the loop that are timed
@@ -102,62 +96,3 @@ def test_crowd_against_a_loop(benchmark, sentences, kind):
         taken = N_MODELS * np.mean(of_each[1:])  # the first warms up
         benchmark.extra_info[f"{name}, s"] = taken
         benchmark.extra_info[f"times faster than the {name}"] = taken / benchmark.stats["min"]
-
-
-@pytest.fixture(scope="module")
-def n_words(sentences):
-    """Return the words that all LSTMs read in an epoch one after the other, one of each text."""
-    lengths = sentences[0].segments[0][1].numpy()
-    members = crowds.draw_members(N_MODELS, 0, train_fraction=1.0, label_noise=0.0)
-    every = np.arange(N_MODELS)
-    _, schedule, _ = schedule_epoch(members, every, crowds.EpochPlan(), 1, BATCH, N_TEXTS, lengths)
-    return int(np.where(schedule >= 0, lengths[schedule], 0).max(axis=(0, 2)).sum())
-
-
-@pytest.mark.parametrize("kind", ["lstm"])
-def test_products_limit(benchmark, n_words, kind):
-    """The products of an epoch of all LSTMs, each word of a step once, as often as they train."""
-    weight = torch.randn(N_MODELS, 4 * SIZE, 2 * SIZE + 1)
-    inputs = torch.randn(N_MODELS, 2 * SIZE + 1, BATCH)
-    transposed, gates = weight.mT.contiguous(), weight @ inputs
-    gradient = torch.zeros_like(transposed)
-
-    def products():
-        for _ in range(n_words):
-            torch.bmm(weight, inputs, out=gates)
-            torch.bmm(transposed, gates, out=inputs)
-            gradient.baddbmm_(inputs, gates.mT)
-            inputs.fill_(1)  # a product of products would overflow
-
-    measure(benchmark, products, words=n_words)
-
-
-def gates(before, cell, d_state, d_cell):
-    """Return an LSTM's next cell and state, and the gradients of its gates and of the cell before.
-
-    Both directions at once, which no training can have, read every number once.
-    """
-    i, f, g, o = before.chunk(4, 1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    after = f * cell + i * g
-    tanh_after = after.tanh()
-    d_after = d_cell + d_state * o * (1 - tanh_after**2)
-    d_i, d_f = d_after * g * i * (1 - i), d_after * cell * f * (1 - f)
-    d_g, d_o = d_after * i * (1 - g**2), d_state * tanh_after * o * (1 - o)
-    return after, o * tanh_after, torch.cat([d_i, d_f, d_g, d_o], 1), d_after * f
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("kind", ["lstm"])
-def test_gates_limit(benchmark, n_words, kind, n_steps=32):
-    before = torch.randn(n_steps, N_MODELS, 4 * SIZE, BATCH)
-    cell, d_state, d_cell = torch.randn(3, n_steps, N_MODELS, SIZE, BATCH)
-    fused = torch.compile(gates)
-    fused(before[0], cell[0], d_state[0], d_cell[0])
-
-    def all_gates():
-        for word in range(n_words):
-            step = word % n_steps  # a text's words lie apart in memory
-            fused(before[step], cell[step], d_state[step], d_cell[step])
-
-    measure(benchmark, all_gates, words=n_words)

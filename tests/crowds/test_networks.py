@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from psychlm import crowds
-from psychlm.crowds.networks import last_states
 
 WORDS = [f"w{i}" for i in range(30)]
 
@@ -75,32 +74,6 @@ def test_a_crowd_computes_what_pytorchs_layers_do(kind, sizes, layers, rng):
         own = {name: values[m] for name, values in weights.items()}
         expected = layers(own, inputs) @ own["out.weight"] + own["out.bias"]
         torch.testing.assert_close(logits[m], expected)
-
-
-def test_gradients_of_the_recurrence_are_those_of_pytorchs_lstm(rng):
-    lstms = [nn.LSTM(5, 7, batch_first=True).double() for _ in range(3)]
-    table = torch.randn(20, 5, dtype=torch.float64, requires_grad=True)
-    places, lengths = torch.randint(0, 20, (3, 4, 6)), torch.randint(0, 7, (3, 4))
-    lengths[0, 0] = 0  # an empty text
-    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0")
-    with torch.no_grad():
-        for lstm in lstms:
-            lstm.bias_hh_l0.zero_()  # ours have one bias
-    stacked = [torch.stack([getattr(lstm, name).t() for lstm in lstms]) for name in names]
-    stacked = [values.detach().requires_grad_() for values in stacked]
-    direction = torch.randn(3, 4, 7, dtype=torch.float64)
-    states = last_states(table, places, lengths, *stacked)
-    (states * direction).sum().backward()
-    their_table = table.detach().clone().requires_grad_()
-    each = [lstm(their_table[rows])[0] for lstm, rows in zip(lstms, places, strict=True)]
-    each = torch.cat([torch.zeros(3, 4, 1, 7), torch.stack(each)], dim=2)
-    expected = each.gather(2, lengths[..., None, None].expand(-1, -1, 1, 7))[:, :, 0]
-    (expected * direction).sum().backward()
-    torch.testing.assert_close(states, expected)
-    torch.testing.assert_close(table.grad, their_table.grad)
-    theirs = [[getattr(lstm, name).grad.t() for lstm in lstms] for name in names]
-    for ours, values in zip(stacked, theirs, strict=True):
-        torch.testing.assert_close(ours.grad, torch.stack(values))
 
 
 def test_what_encoding_loses_is_counted():

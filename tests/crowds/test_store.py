@@ -6,6 +6,8 @@ import pytest
 from killed import kill_this_process, run_until_killed
 
 from psychlm import crowds, frames
+from psychlm.crowds import store
+from psychlm.crowds.store import train_chunk
 
 
 def problem(n_train=60):
@@ -51,11 +53,9 @@ def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(referen
     spoilt = bytearray(files[1].read_bytes())
     spoilt[len(spoilt) // 3 :: 7] = bytes(len(spoilt[len(spoilt) // 3 :: 7]))
     files[1].write_bytes(spoilt)
-    steps = []
-    options = {"models_at_once": 3, "progress": lambda done, of: steps.append((done, of))}
-    again = crowds.train_crowd(**problem(), **OPTIONS, **options, folder=tmp_path)
+    options = {"models_at_once": 3, "folder": tmp_path, "progress": True}
+    again = crowds.train_crowd(**problem(), **OPTIONS, **options)
     assert again.n_resumed == 3
-    assert steps == [(6, 9), (9, 9)]
     pd.testing.assert_frame_equal(again.responses, reference.responses)
 
 
@@ -68,14 +68,17 @@ def test_another_crowd_in_the_same_folder_is_not_taken_for_this_one(tmp_path):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_run_killed_in_the_middle_resumes_to_the_same_crowd(reference, tmp_path):
+def test_a_run_killed_in_the_middle_resumes_to_the_same_crowd(reference, tmp_path, monkeypatch):
     options = OPTIONS | {"models_at_once": 2, "folder": tmp_path}
 
-    def progress(n_done, n_models):
-        if n_done >= 4:
+    def killed(task, members):
+        if len(list(tmp_path.glob("chunk-*"))) == 2:
             kill_this_process()
+        return train_chunk(task, members)
 
-    run_until_killed(lambda: crowds.train_crowd(**problem(), **options, progress=progress))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "train_chunk", killed)
+        run_until_killed(lambda: crowds.train_crowd(**problem(), **options))
     resumed = crowds.train_crowd(**problem(), **options)
     assert resumed.n_resumed == 4
     pd.testing.assert_frame_equal(resumed.responses, reference.responses)

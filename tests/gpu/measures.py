@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity
 from psychlm import corpora, crowds, irt, lm
 from psychlm import reading_times as reading
 from psychlm.device import torch_device, used
-from psychlm.lm._network_state import evaluating
+from psychlm.lm.forward import evaluating
 
 NOVELS = Path(__file__).resolve().parents[2] / "data" / "novels.zip"
 THREADS = int(os.environ["OMP_NUM_THREADS"])  # of the CPU

@@ -5,7 +5,6 @@ corpus (de Varda et al. 2023); the trigram that teaches it with Kneser and Ney's
 out in loops."""
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import build_language_model as train
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses.running_text import detokenise, mark_overlap, paragraphs
+from analyses.running_text import paragraphs
 from psychlm import data, lm
 
 FOLDER = Path(lm.__file__).parent / "default"
@@ -42,43 +41,6 @@ def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(correction)
     assert plain["surprisal_bits"].corr(plain["cloze_s"]) >= 0.60
 
 
-def test_the_card_says_what_was_measured() -> None:
-    card = (FOLDER / "README.md").read_text()
-    measured = json.loads((FOLDER / "training.json").read_text())["measured"]
-    for figure, decimals in (("perplexity", 1), ("r_gpt2", 3), ("r_cloze", 3)):
-        assert f"| {measured[figure]:.{decimals}f} |" in card
-    assert f"{measured['training_pieces']:,} pieces" in card
-
-
-def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> None:
-    v, stream = 12, np.minimum(rng.zipf(1.5, 400), 11)
-    openings = np.array([[0, 3, 4], [0, 3, 5], [0, 7, 1]])
-    teacher = train.TrigramTeacher(stream, openings, v)
-    running = zip(stream, stream[1:], stream[2:], strict=False)
-    trigrams = Counter(running) + Counter(map(tuple, openings))
-    pairs = Counter((b, c) for _, b, c in trigrams) + Counter((a, b) for a, b, _ in openings)
-    singles = np.array([sum(1 for pair in pairs if pair[1] == w) + 0.5 for w in range(v)])
-
-    def discount(counted: Counter) -> float:
-        once, twice = (sum(1 for n in counted.values() if n == k) for k in (1, 2))
-        return once / (once + 2 * twice)
-
-    def after(context: tuple[int, ...], counted: Counter, lower: np.ndarray) -> np.ndarray:
-        seen = {kind[-1]: n for kind, n in counted.items() if kind[:-1] == context}
-        total = sum(seen.values())
-        if not total:
-            return lower
-        kept = np.array([max(seen.get(w, 0) - discount(counted), 0) / total for w in range(v)])
-        return kept + (1 - kept.sum()) * lower
-
-    contexts = [(1, 2), (1, 1), (0, 3), (2, 11), (11, 11)]
-    ours = teacher(np.array([a for a, _ in contexts]), np.array([b for _, b in contexts]))
-    theirs = [after(c, trigrams, after(c[1:], pairs, singles / singles.sum())) for c in contexts]
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
-    np.testing.assert_allclose(ours.sum(axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(teacher(np.array([-1]), np.array([3]))[0], teacher.bigram[3])
-
-
 def test_what_is_exported_opens_as_the_default_does(monkeypatch, tmp_path: Path) -> None:
     story = ["He went out. She saw him go, and said nothing.", '"Well," he said, "it rains."'] * 800
     marked = [(text, i != 7) for i, text in enumerate(story)]
@@ -96,30 +58,6 @@ def test_what_is_exported_opens_as_the_default_does(monkeypatch, tmp_path: Path)
     assert scored["surprisal_bits"].sum() == pytest.approx(nats / np.log(2), rel=1e-2)  # float16
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["measured"]["step"] == 4
-
-
-@pytest.mark.parametrize(
-    ("tokens", "printed"),
-    [
-        ('the " best " of ( all ) worlds', 'the "best" of (all) worlds'),
-        ("He did not -- or could not -- say ; ;", "He did not -- or could not -- say;"),
-    ],
-)
-def test_tokenised_text_is_put_back_into_print(tokens: str, printed: str) -> None:
-    assert detokenise(tokens) == printed
-
-
-def test_a_paragraph_that_holds_a_test_sentence_is_marked() -> None:
-    truck = "The truck was an older version of the ones the others drove."
-    sentences = [truck, "He was there.", "Emma put it down!"]
-    texts = [
-        ("a", "He said the TRUCK was an older version, of the kind."),
-        ("b", "The truck was an older kind of thing."),
-        ("c", "So Emma -- put it down. And left."),
-        ("d", "He was there."),
-    ]
-    clean = [clean for _, _, clean in mark_overlap(sentences, texts)]
-    assert clean == [False, True, False, True]
 
 
 @pytest.mark.needs_share
