@@ -295,7 +295,7 @@ def on_a_gpu(folder: Path) -> str:
 
 
 def workers(folder: Path) -> str:
-    """Return tables of what a cluster costs: here, and simulated for a hundred workers."""
+    """Return a table of what a cluster of processes of one machine costs."""
     rows, where = benchmarks(folder, "cluster")
     lines = ["## What a cluster costs", "", where, ""]
     lines += ["| job | processor seconds without cluster | efficiency, 2 processes | 4 "]
@@ -306,23 +306,6 @@ def workers(folder: Path) -> str:
             names = ("efficiency, 2", "efficiency, 4", "share of cpu, 2", "share of cpu, 4")
             shares = " | ".join(f"{row[name]:.2f}" for name in names)
             lines.append(f"| {job[1]} | {row['cpu_s']:.2g} | {shares} | {row['load']:.0f} |")
-    simulated = [row for row in rows if "pieces_each" in row]
-    counts = sorted({row["pieces_each"] for row in simulated})
-    lines += ["", f"| a hundred workers | pieces each: {' | '.join(map(str, counts))} |"]
-    lines += [f"| --- |{' ---: |' * len(counts)}"]
-    for case in dict.fromkeys(row["case"] for row in simulated):
-        by_count = {row["pieces_each"]: row for row in simulated if row["case"] == case}
-        cells = [
-            f"{row['efficiency']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-            for row in (by_count[count] for count in counts)
-        ]
-        lines.append(f"| {case} | {' | '.join(cells)} |")
-    slept = [row["seconds"] / row["simulated_s"] for row in rows if "simulated_s" in row]
-    lines += [
-        "",
-        "Eight workers of Dask whose pieces sleep took " + " / ".join(f"{x:.2f}" for x in slept),
-    ]
-    lines[-1] += " of the simulated time, in the order of the rows above."
     return "\n".join(lines)
 
 

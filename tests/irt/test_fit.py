@@ -26,10 +26,6 @@ from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
     Design,
     Parameters,
-    fine_posterior,
-    integrate,
-    node_loglik,
-    quadrature_grid,
 )
 
 pytestmark = [
@@ -203,31 +199,6 @@ def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(mo
     for name in ("se_a", "se_d"):
         np.testing.assert_allclose(rough.items[name], exact.items[name], rtol=0.01)
         assert abs((rough.items[name] / exact.items[name]).median() - 1) < 1e-4
-
-
-@pytest.mark.parametrize("model", ["2PL", "3PL"])
-def test_information_of_a_shift_and_a_stretch_is_the_difference_of_gradients(model):
-    answered = simulated(200, 30, model, seed=2, missing=0.1, rarest=0.05)
-    n_items = answered.shape[1]
-    priors = {"slope": irt.LogNormal(), "intercept": irt.Normal(0, 2)}
-    design = Design(False, torch.full((n_items,), model == "3PL"), priors)
-    matrix = response_matrix.encode_responses(answered, torch.device("cpu"))
-    problem = em.EM(matrix, design, em.Settings(1e-4, 100))
-    rng = np.random.default_rng(2)  # anywhere, not only at a maximum
-    low, high = [0.3, -1, 0.05 * (model == "3PL")], [2, 1, 0.3 * (model == "3PL")]
-    table = torch.tensor(rng.uniform(low, high, (n_items, 3)).T)
-    grid = quadrature_grid(0.05, 2)
-    problem.grid = grid
-
-    def gradient(table):
-        at_nodes = node_loglik(matrix, Parameters(*table), grid.nodes)
-        return problem.gradient(Parameters(*table), integrate(at_nodes, grid))
-
-    _, weights = fine_posterior(node_loglik(matrix, Parameters(*table), grid.nodes), grid)
-    moves, images = standard_errors.information_of_scale(problem, Parameters(*table), grid, weights)
-    for move, image in zip(moves, images, strict=True):
-        expected = (gradient(table - 1e-4 * move) - gradient(table + 1e-4 * move)) / 2e-4
-        np.testing.assert_allclose(image, expected, atol=1e-5 * float(abs(expected).max()))
 
 
 def test_an_item_off_its_maximum_has_no_standard_errors_and_the_others_take_it_as_given():
