@@ -167,7 +167,8 @@ def record(
 
 def _add(key: str, value: Any, fields: dict[str, Any]) -> Report:
     """Check a number and add it to the current report, which is returned unwritten."""
-    report, published = _begun(), fields["published"]
+    report = _begun()
+    published = fields["published"]
     if published is not None and fields["source"] is None:
         raise ValueError(f"{key}: a published value needs its source: source='Table 1, p. 6'")
     if not isinstance(published, (int, float, np.number, str, type(None))):
@@ -382,7 +383,8 @@ def verdict(
     templates = {"sentence": sentence, "support": support, "rests_on": rests_on}
     texts = {name: _wording(wordings, values) for name, wordings in templates.items()}
     for name, text in texts.items():
-        n_words, most = _formatting.n_words(text), MOST_WORDS[name]
+        n_words = _formatting.n_words(text)
+        most = MOST_WORDS[name]
         if not text.strip():
             raise ValueError(f"the {name} of the verdict is empty; add a wording without condition")
         if n_words > most:

@@ -199,11 +199,14 @@ def correlation(
                 "the common ones, or pass arrays"
             )
         y = y.reindex(x.index)
-    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    a = np.asarray(x, dtype=np.float64)
+    b = np.asarray(y, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1:
         raise ValueError(f"x and y must be vectors of one length; shapes are {a.shape}, {b.shape}")
     complete = ~(np.isnan(a) | np.isnan(b))
-    a, b, n = a[complete], b[complete], int(complete.sum())
+    a = a[complete]
+    b = b[complete]
+    n = int(complete.sum())
     if n < 3:
         raise ValueError(f"3 complete pairs are needed; {n} of {len(complete)} are complete")
     n_missing = len(complete) - n
@@ -215,7 +218,8 @@ def correlation(
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         return Correlation(np.nan, np.nan, np.nan, np.nan, n, n_missing)
     result = scipy.stats.spearmanr(a, b) if method == "spearman" else scipy.stats.pearsonr(a, b)
-    r, p = float(result.statistic), float(result.pvalue)
+    r = float(result.statistic)
+    p = float(result.pvalue)
     if method == "spearman" and n <= MAX_EXACT:
         p = _permutation_p(a, b)
     # Fisher's interval on the artanh scale; a point where r is -1 or 1.
@@ -248,7 +252,8 @@ def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
     >>> spearman_many([[1, 2, 3], [3, 2, 1]], [1, 2, 3])
     array([ 1., -1.])
     """
-    a, b = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    a = np.asarray(X, dtype=np.float64)
+    b = np.asarray(y, dtype=np.float64)
     if a.shape[-1:] != b.shape[-1:] or a.shape[-1] < 2:
         raise ValueError(f"rows need one length of at least 2; shapes are {a.shape}, {b.shape}")
     # Subtracting the mean rank (n + 1)/2, not the computed mean, makes constant rows exactly zero.
@@ -338,7 +343,8 @@ def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.f
     values = np.asarray(p, dtype=np.float64)
     if (values < 0).any() or (values > 1).any():
         raise ValueError(f"p-values lie between 0 and 1; found {np.nanmin(p)} to {np.nanmax(p)}")
-    adjusted, defined = np.full(values.shape, np.nan), ~np.isnan(values)
+    adjusted = np.full(values.shape, np.nan)
+    defined = ~np.isnan(values)
     if defined.any():
         adjusted[defined] = method(values[defined])
     return pd.Series(adjusted, index=p.index, name=p.name) if isinstance(p, pd.Series) else adjusted

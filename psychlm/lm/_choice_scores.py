@@ -84,7 +84,8 @@ def score_items(
         rows = zip(ids, items["prompt"], items["choices"].map(tuple), seconds, strict=True)
         questions = [Question(*row) for row in rows]
         scores = score(questions)
-        values, start = [one[:, NATS] for one in scores], None
+        values = [one[:, NATS] for one in scores]
+        start = None
     else:
         filled = fill_prompts(items, prompt, model.tokenizer)
         start = scoring_options(model, how["bos"]).bos
@@ -293,12 +294,15 @@ def _score_by_head(
     outputs = np.stack(_outputs(model, inputs, logits, batch_tokens))
     ends = np.cumsum([1 if classifies else len(q.choices) for q in questions])[:-1]
     scores = []
-    own_outputs, own_cuts = np.split(outputs, ends), np.split(cut, ends)
+    own_outputs = np.split(outputs, ends)
+    own_cuts = np.split(cut, ends)
     for q, own, own_cut in zip(questions, own_outputs, own_cuts, strict=True):
-        log_p, columns = log_softmax(own.ravel()), np.zeros((len(q.choices), N_COLUMNS))
+        log_p = log_softmax(own.ravel())
+        columns = np.zeros((len(q.choices), N_COLUMNS))
         if classifies:
             log_p = np.array([logsumexp(log_p[covered]) for covered in labels[q.choices]])
-        columns[:, NATS], columns[:, TRUNCATED] = log_p, own_cut.any()
+        columns[:, NATS] = log_p
+        columns[:, TRUNCATED] = own_cut.any()
         scores.append(columns)
     return scores
 
@@ -313,8 +317,10 @@ def _score_by_encoder_decoder(
     choice without special tokens, so that the end of the text is not part of it.
     """
     start = model.tokenizer.convert_tokens_to_ids(scoring_options(model, bos).bos)
-    encode, unknown = model.tokenizer, model.tokenizer.unk_token_id
-    scores, inputs = [], []
+    encode = model.tokenizer
+    unknown = model.tokenizer.unk_token_id
+    scores = []
+    inputs = []
     for row, q in enumerate(questions):
         prompt = q.prompt.rstrip()
         space = q.prompt[len(prompt) :]  # before a choice it belongs to the choice
@@ -324,7 +330,8 @@ def _score_by_encoder_decoder(
         if min(sizes) == 0 or max(sizes) > model.context_tokens:
             raise ModelError(_unfit([q.item], model.context_tokens, model.name))
         rows = np.zeros((len(choices), N_COLUMNS))
-        rows[:, N_TOKENS], rows[:, TRUNCATED] = sizes, len(ids) > model.context_tokens
+        rows[:, N_TOKENS] = sizes
+        rows[:, TRUNCATED] = len(ids) > model.context_tokens
         rows[:, UNKNOWN_TOKENS] = [unknown in choice for choice in choices]
         scores.append(rows)
         inputs.append(_Input(row, q.item, {"input_ids": ids[-model.context_tokens :]}, choices))
@@ -440,7 +447,9 @@ def _score_by_language_model(
         nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
     columns = np.zeros((len(kept), N_COLUMNS))
     columns[:, NATS] = np.bincount(text_of_row[wanted], nats[wanted], minlength=len(kept))
-    columns[:, N_TOKENS], columns[:, TRUNCATED], columns[:, JOINED] = n_choice, drop > 0, joined
+    columns[:, N_TOKENS] = n_choice
+    columns[:, TRUNCATED] = drop > 0
+    columns[:, JOINED] = joined
     columns[:, UNKNOWN_TOKENS] = [
         any(word >= n and reason == UNKNOWN for word, reason in one.reasons.items())
         for one, n in zip(kept, n_before, strict=True)

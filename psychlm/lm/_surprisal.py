@@ -493,7 +493,8 @@ def _sum_over_tokens(
     values = np.full((n_words, len(COLUMNS)), np.nan)
     values[:, 0] = -nats / np.log(2)
     values[:, 1] = np.bincount(tokens.word[~tokens.trailing], minlength=n_words)
-    values[:, 2], values[:, 3] = rows[first, ENTROPY] / np.log(2), rows[first, RANK]
+    values[:, 2] = rows[first, ENTROPY] / np.log(2)
+    values[:, 3] = rows[first, RANK]
     # words without a value
     reasons = dict(tokens.reasons)
     for word in np.flatnonzero(np.isnan(values[:, 0])):

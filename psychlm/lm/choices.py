@@ -305,7 +305,8 @@ def evaluate(
     >>> evaluate(items, "default", cache=False).predictions.loc["default", "q1"] in (0, 1)
     True
     """
-    items, models = check_items(items), named_models(models, client)
+    items = check_items(items)
+    models = named_models(models, client)
     check_limit("items_at_once", items_at_once, 1)
     check_limit("samples", samples, 1)
     if not temperature > 0:
@@ -316,7 +317,9 @@ def evaluate(
     pieces = dict(enumerate((model, begin) for model in models.values() for begin in begins))
     scored = dict(run_pieces(client, _score_piece, (items, size, options), pieces))
     # Each model is a person: its scores, its predictions, and what it was asked with.
-    logprobs, predicted, persons = {}, {}, {}
+    logprobs = {}
+    predicted = {}
+    persons = {}
     kept = ("model", "revision", "normalise", "prompt", "bos")
     for k, person in enumerate(models):
         parts = [scored[k * len(begins) + i] for i in range(len(begins))]
@@ -411,7 +414,9 @@ class ItemTaker:
         if isinstance(model, (str, Path)):
             model = load_named(model, options.pop("device", "auto"))
         self.items = check_items(items).set_index("item_id", drop=False)
-        self.model, self.options, self.n_scored = model, options, 0
+        self.model = model
+        self.options = options
+        self.n_scored = 0
 
     def __call__(self, item: Any) -> float:
         """Return 1 if the model's answer to an item is right, else 0; NaN if it has no text."""

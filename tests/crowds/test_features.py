@@ -79,17 +79,6 @@ def test_heads_on_stored_features_know_the_tasks():
     assert head.score(features[test], positive[test]) > 0.78
 
 
-def test_a_crowd_of_heads_is_as_good_as_logistic_regression():
-    items, features = crowds.item_features("snli")
-    test, train = ((items["part"] == part).to_numpy() for part in ("test", "dev"))
-    answers, options = items["answer"].to_numpy(int), {"epochs": 12, "learning_rate": 0.003}
-    crowd = crowds.train("encoder", features[train], answers[train], n_models=3, **options)
-    reached = crowd.responses(features[test], answers[test]).to_numpy().mean(1)
-    reference = LogisticRegression(C=0.01).fit(features[train], answers[train])
-    expected = reference.score(features[test], answers[test])
-    assert (abs(reached - expected) < 0.04).all()
-
-
 @pytest.mark.parametrize("task", ["snli", "sst"])
 def test_item_features_are_numbers_of_the_items(task):
     items, features = crowds.item_features(task)

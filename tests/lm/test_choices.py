@@ -138,6 +138,7 @@ NORMALISED = {
     "sum": lambda nats, choice, bare: nats.sum(),
     "token": lambda nats, choice, bare: nats.mean(),
     "character": lambda nats, choice, bare: nats.sum() / len(choice),
+    "byte": lambda nats, choice, bare: nats.sum() / len(choice.encode()),
     "unconditional": lambda nats, choice, bare: nats.sum() - bare.sum(),
 }
 FAMILIES = ["gpt2", "gpt_neox", "opt", "mamba", "llama", "xlnet"]

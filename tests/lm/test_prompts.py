@@ -80,22 +80,6 @@ def test_a_chat_is_the_text_of_the_models_own_template(model) -> None:
     assert "Be brief." in given.attrs["prompt"]
 
 
-def test_lengths_are_those_of_the_choice_in_tokens_characters_and_bytes(model) -> None:
-    asked = items(choices=("café noir", "très chère âme"))
-    options = {"bos": None, "cache": False}
-    given = {
-        name: lm.choice_logprobs(asked, model, normalise=name, **options).iloc[0]
-        for name in ("sum", "token", "character", "byte")
-    }
-    choices = asked["choices"][0]
-    for name, lengths in (
-        ("character", [len(c) for c in choices]),
-        ("byte", [len(c.encode()) for c in choices]),
-        ("token", [len(model.tokenizer(f" {c}").input_ids) for c in choices]),
-    ):
-        np.testing.assert_allclose(given[name], given["sum"] / np.array(lengths))
-
-
 @pytest.mark.parametrize("normalise", ["token", "character", "byte"])
 def test_minimal_pairs_by_length_are_named_and_equal_the_sums_by_length(model, normalise) -> None:
     pairs = pd.DataFrame({"good": ["The café is open."], "bad": ["The cafés is open now."]})

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
-from plain_transformers import last_nats, next_tokens, token_bits, token_nats, tokens_and_words
+from plain_transformers import next_tokens, token_bits, token_nats, tokens_and_words
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -308,14 +308,6 @@ def test_every_output_says_how_it_was_made(models):
     unmarked = lm.wrap(tiny_models.network("gpt2", wordpiece), wordpiece)
     for model in (models("bert"), unmarked):
         assert lm.surprisal("the old man", model).attrs["surprisal"]["correction"] is None
-
-
-def test_without_a_start_token_the_first_word_has_no_value(models):
-    none = lm.surprisal("the old man", models("gpt2"), bos=None, correction=None)
-    assert none["reason"].tolist() == [_surprisal.NO_CONTEXT, "", ""]
-    ids, word = tokens_and_words(models("gpt2"), "the old man")
-    nats = last_nats(models("gpt2"), ids, np.count_nonzero(word))
-    assert none["surprisal_bits"].sum() == pytest.approx(-nats.sum() / np.log(2), abs=1e-4)
 
 
 @pytest.mark.parametrize(
