@@ -294,7 +294,7 @@ def shorten(
         f"error on new {'families' if family else 'persons'}: {errors['rmse']:.2f} "
         f"[{errors['low']:.2f}, {errors['high']:.2f}] points, of random items "
         f"{form.errors.loc['random', 'rmse']:.2f} ({form.n_persons:,} persons, "
-        f"{form.n_families:,} families)",
+        f"{form.n_families:,} families); {form.verdict}",
         err=True,
     )
 

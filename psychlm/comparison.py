@@ -19,6 +19,7 @@ from psychlm import irt
 from psychlm.frames import (
     FrameError,
     Repeated,
+    by_person,
     check_responses,
     drop_constant,
     format_names,
@@ -117,6 +118,7 @@ class Ranking:
     level: float
     n_items: int
     repeats: pd.DataFrame | None = None  # by model: see variance_of_repeats
+    message: str = ""  # which groups were not asked which items
 
     def __repr__(self) -> str:
         """Return the models in their order, and how many pairs are told apart."""
@@ -129,6 +131,7 @@ class Ranking:
             f"{len(self.models)} models on {self.n_items} items, scores by {self.method} "
             f"({self.unit})\n{shown}\n{apart} of {len(self.pairs)} pairs are told apart "
             f"(Holm, {1 - self.level:.2g}); the others {SAME}{of_repeats}"
+            + (f"\n{self.message}" if self.message else "")
         )
 
 
@@ -144,6 +147,7 @@ def compare(
     method: Literal["means", "irt"] = "means",
     model: str | irt.IRTFit = "2PL",
     pass_at: int | None = None,
+    group: pd.Series | Sequence | None = None,
 ) -> Comparison | Ranking:
     r"""Compare two models, or all pairs of many, on the same items or words.
 
@@ -182,6 +186,10 @@ def compare(
     model : str or IRTFit
         For "irt": the model that is fitted to the frame (a hundred models or more), or a fit of
         calibrated items.
+    group : Series by model, or sequence in the order of models, optional
+        For "irt": groups whose abilities may be distributed differently, as sizes of models; they
+        may have been asked other items, as long as some items link them. Groups are fitted
+        together (:func:`psychlm.irt.fit`), and items are taken to work alike in all.
     pass_at : int, optional
         Compare how probable it is that one of so many answers to an item is right (pass@k).
 
@@ -208,7 +216,7 @@ def compare(
                 "compare(frame, names=('first', 'second'))"
             )
         if names is None:
-            return _rank(a, repeated, cluster, level, method, model, pass_at)
+            return _rank(a, repeated, cluster, level, method, model, pass_at, group)
         refuse("models", [name for name in names if name not in a.index], "are not in the frame")
         a, b = a.loc[names[0]], a.loc[names[1]]
     if b is None:
@@ -462,18 +470,25 @@ def _rank(
     method: str,
     model: str | irt.IRTFit,
     pass_at: int | None,
+    group: pd.Series | Sequence | None,
 ) -> Ranking:
     """Compare all pairs of the rows of a frame."""
     if method not in ("means", "irt"):
         raise ValueError(f"method {method!r} is unknown; choose 'means' or 'irt'")
     if len(frame) < 2 or not frame.index.is_unique or not frame.columns.is_unique:
         raise ValueError("a comparison needs two models (rows), and one of each model and item")
+    message = ""
+    if group is not None and (method != "irt" or isinstance(model, irt.IRTFit)):
+        raise ValueError("group takes method='irt' and the name of a model that is fitted to all")
     if method == "irt":
         if cluster is not None:
             raise ValueError("method='irt' takes no clusters: items are independent given theta")
         if pass_at is not None:
             raise ValueError("method='irt' takes the answers themselves; leave pass_at out")
-        models, tests = _by_ability(frame if repeated is None else repeated, level, model)
+        answers = frame if repeated is None else repeated
+        models, tests = _by_ability(answers, level, model, group)
+        if group is not None:
+            message = _items_not_asked(frame, by_person(frame.index, group, "group"))
     else:
         codes = _cluster_codes(cluster, frame.columns, frame.columns)
         models, tests = _by_means(frame, codes, level)
@@ -490,7 +505,17 @@ def _rank(
     models = models.sort_values("rank", kind="stable")
     unit = "logits" if method == "irt" else "mean" if pass_at is None else f"pass@{pass_at}"
     repeats = None if repeated is None or pass_at else variance_of_repeats(repeated)
-    return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats)
+    return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats, message)
+
+
+def _items_not_asked(frame: pd.DataFrame, groups: pd.Series) -> str:
+    """Return which groups were not asked which items, in words."""
+    asked = frame.notna().groupby(groups.to_numpy(), sort=False).any()
+    lacking = {group: row.index[~row] for group, row in asked.iterrows() if not row.all()}
+    return "; ".join(
+        f"group {group!r} was not asked {len(items)} items: {format_names(items)}"
+        for group, items in lacking.items()
+    )
 
 
 def _by_means(
@@ -517,7 +542,10 @@ def _by_means(
 
 
 def _by_ability(
-    frame: pd.DataFrame | Repeated, level: float, model: str | irt.IRTFit
+    frame: pd.DataFrame | Repeated,
+    level: float,
+    model: str | irt.IRTFit,
+    group: pd.Series | Sequence | None = None,
 ) -> tuple[pd.DataFrame, dict[str, Array]]:
     """Return abilities of models, and the tests of their pairs."""
     if isinstance(model, irt.IRTFit):
@@ -525,8 +553,19 @@ def _by_ability(
     else:
         checked = frame if isinstance(frame, Repeated) else check_responses(frame)
         responses, _ = drop_constant(checked)
-        fit = irt.fit(responses, model, standard_errors=False)
-    scores = fit.score(responses).set_axis(["score", "standard_error"], axis=1)
+        fit = irt.fit(responses, model, group=group, standard_errors=False)
+    if group is None:
+        scores = fit.score(responses)
+    else:
+        persons = frame.n.index if isinstance(frame, Repeated) else frame.index
+        member = by_person(persons, group, "group")
+        scores = pd.concat(
+            fit.in_group(label).score(
+                responses.select(rows) if isinstance(responses, Repeated) else responses.loc[rows]
+            )
+            for label, rows in member.groupby(member).groups.items()
+        ).loc[persons]
+    scores = scores.set_axis(["score", "standard_error"], axis=1)
     half = scipy.stats.norm.ppf((1 + level) / 2)
     theta, se = scores["score"].to_numpy(), scores["standard_error"].to_numpy()
     first, second = np.triu_indices(len(scores), 1)

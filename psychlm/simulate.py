@@ -31,7 +31,8 @@ def items(
     Slopes ``a`` are lognormal(0, 0.5) where they are free, else 1; difficulties ``b`` N(0, 1)
     logits; guessing ``c`` uniform on [0.1, 0.3] and upper asymptotes ``u`` on [0.85, 0.98] where
     the model has them (Harwell & Janosky 1991). Steps ``b1``, ``b2``, ... of polytomous items lie
-    one logit apart, up to a random shift of each by N(0, 0.1^2).
+    one logit apart, up to a random shift of each by N(0, 0.1^2). Nominal items have slopes ``a1``,
+    ``a2``, ... about a, 2 a, ...
 
     >>> items(3, rng=np.random.default_rng(0)).columns.tolist()
     ['a', 'b', 'c']
@@ -45,10 +46,22 @@ def items(
         steps = np.arange(n_categories - 1) - (n_categories - 2) / 2
         shifted = np.sort(b[:, None] + steps + rng.normal(0, 0.1, (n_items, n_categories - 1)))
         steps_of = {f"b{k}": column for k, column in enumerate(shifted.T, start=1)}
-        return pd.DataFrame({"a": a} | steps_of, index=index)
+        table = pd.DataFrame({"a": a} | steps_of, index=index)
+        return table if model_form.form.ordered else nominal_items(table, rng)
     c = rng.uniform(0.1, 0.3, n_items) if "guessing" in model_form.free else np.zeros(n_items)
     table = pd.DataFrame({"a": a, "b": b, "c": c}, index=index)
     return table.assign(u=rng.uniform(0.85, 0.98, n_items)) if "upper" in model_form.free else table
+
+
+def nominal_items(ordered: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """Return nominal items whose slopes lie about those of partial-credit items."""
+    steps = ordered.filter(regex=r"^b\d").to_numpy().T
+    slopes = ordered["a"].to_numpy() * np.arange(1, len(steps) + 1)[:, None]
+    slopes = slopes + rng.normal(0, 0.3, slopes.shape)
+    columns = {f"a{k}": column for k, column in enumerate(slopes, start=1)}
+    intercepts = -(ordered["a"].to_numpy() * steps).cumsum(axis=0)
+    columns |= {f"d{k}": column for k, column in enumerate(intercepts, start=1)}
+    return pd.DataFrame(columns, index=ordered.index)
 
 
 def responses(

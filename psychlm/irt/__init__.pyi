@@ -55,7 +55,7 @@ from .item_fit import (
     s_x2 as s_x2,
     sum_score_table as sum_score_table,
 )
-from .linking import link as link, linking_constants as linking_constants
+from .linking import link as link, linking_constants as linking_constants, rescale as rescale
 from .model_tables import ModelTables as ModelTables
 from .priors import Beta as Beta, LogNormal as LogNormal, Normal as Normal
 from .raters import RaterFit as RaterFit, fit_raters as fit_raters

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -78,7 +78,9 @@ def fit(
     free: Names | Mapping[str, Names] = (),
     start: pd.DataFrame | IRTFit | None = None,
     difficulty_prior: pd.DataFrame | pd.Series | None = None,
-    standard_errors: bool = True,
+    fixed: pd.DataFrame | IRTFit | None = None,
+    weights: pd.Series | Sequence | None = None,
+    standard_errors: bool | Literal["sandwich"] = True,
     item_names: Sequence[str] | pd.Index | None = None,
     max_iterations: int = 2000,
     tolerance: float = 1e-4,
@@ -95,9 +97,15 @@ def fit(
         warning says where they are not (:func:`psychlm.irt.correlation_of_repeats`).
     model : str, or mapping from item to str
         "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL",
-        "3PL" or "4PL" (with a free upper asymptote); or "2PL" to "4PL" item by item. "graded"
-        (Samejima 1969): P(x >= k) is logistic with difficulty b_k. "gpcm" (generalised partial
-        credit; Muraki 1992): so is x = k among the answers k - 1 and k.
+        "3PL" or "4PL" (with a free upper asymptote). "graded" (Samejima 1969): P(x >= k) is
+        logistic with difficulty b_k. "gpcm" (generalised partial credit; Muraki 1992): so is x = k
+        among the answers k - 1 and k. "PCM" (Masters 1982) is the gpcm with slopes 1 and free
+        variance of ability, and "RSM" (Andrich 1978) a PCM whose steps are spaced alike in all
+        items. "nominal" (Bock 1972) orders no categories: a_k and d_k are a category's logits above
+        the lowest's, and ability is turned to rise with the categories' numbers on the whole.
+        A mapping names models item by item, such as ``{"q1": "3PL", "essay": "gpcm"}``: those with
+        free slopes, or Rasch and PCM. Items that it does not name are "2PL", of several categories
+        "graded" (beside Rasch or PCM: these).
     device : str or torch.device
         See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
         Models of several categories or groups, with upper asymptotes, ``equal`` parameters or
@@ -130,8 +138,18 @@ def fit(
         deviations, ``fit.regression`` and ``fit.residual_sd`` the regression, and ``loglik`` is
         marginal over items, too, by Laplace's approximation. Without columns items vary around one
         mean; an ``ability_sd`` of 0.01, its bound, says that persons differ by chance only.
-    standard_errors : bool
-        Compute them, from the observed information.
+    fixed : DataFrame or IRTFit, optional
+        A bank: items of these names keep its parameters, and the other items' parameters and the
+        mean and standard deviation of ability (``fit.ability_mean``, ``ability_sd``) are estimated
+        on its scale (fixed-item calibration; Kim 2006). Fixed parameters have no errors. A bank in
+        the normal metric is converted by :func:`psychlm.irt.rescale`.
+    weights : Series by person, or sequence in the order of persons, optional
+        How many persons of the population each stands for; log-likelihoods are sums with these
+        weights. Errors are then sandwich ones (Huber 1967; White 1982), for weights that persons
+        were sampled with; AIC and BIC have no meaning there.
+    standard_errors : bool or "sandwich"
+        Compute them, from the observed information, or the sandwich ones, which hold where the
+        model is wrong; ``fit.errors`` says which.
     item_names : sequence, optional
         Names for the columns of a matrix.
     max_iterations : int
@@ -166,19 +184,29 @@ def fit(
     given |= {"group": group, "free": free}
     if difficulty_prior is not None:
         others = given | {"free": free if len(free) else None, "start": start}
+        others |= {"fixed": fixed, "weights": weights}
         named = [name for name, value in others.items() if value is not None]
         if named or not isinstance(model, str) or not model_named(model).unit_slope:
             raise ValueError(
                 f"difficulty_prior takes model='Rasch' (given: {model!r}) and none of the other "
                 f"arguments on items and groups (given: {named})"
             )
+    levels = None
+    if isinstance(fixed, IRTFit):
+        fixed.require_one_group()
+        check_same_form(model, fixed)
+        fixed, levels = fixed.items, fixed.levels
+    given |= {"fixed": fixed, "levels_of_fixed": levels, "weights": weights}
     spec = specify(responses, model, reference=reference, item_names=item_names, **given)
+    sandwich = standard_errors == "sandwich" or (weights is not None and bool(standard_errors))
+    given_errors = bool(standard_errors)
     if isinstance(start, IRTFit) and start.groups is None:
         start = start.items
     if difficulty_prior is None:
         check_answers(spec)
-    if difficulty_prior is None and takes_products(spec) and not isinstance(start, IRTFit):
-        solution = solve_by_products(spec, start, standard_errors, settings, device)
+    fast = difficulty_prior is None and takes_products(spec) and not sandwich
+    if fast and not isinstance(start, IRTFit):
+        solution = solve_by_products(spec, start, given_errors, settings, device)
     else:
         torch_device(device)  # an unknown one is an error, and these compute on the CPU
         record_use("irt.fit", "cpu")
@@ -189,7 +217,8 @@ def fit(
         else:
             from psychlm.irt.categories import solve_general
 
-            solution = solve_general(spec, start, standard_errors, settings)
+            with one_thread() if spec.answers.values.size <= NUMPY_CELLS else nullcontext():
+                solution = solve_general(spec, start, given_errors, settings, sandwich)
     result = result_of(spec, solution)
     if isinstance(responses, Repeated) and responses.n.to_numpy().max() > 1:
         correlation, se = correlation_of_repeats(result, responses, group)
@@ -205,6 +234,15 @@ def fit(
     return result
 
 
+def check_same_form(model: str | Mapping | pd.Series, bank: IRTFit) -> None:
+    """Refuse a bank whose items are of another form than those of the model."""
+    if isinstance(model, str) and model_named(model).form is not model_named(bank.model).form:
+        raise ValueError(
+            f"fixed is a fit of the {bank.model} model, whose parameters mean other curves than "
+            f"those of the {model_named(model).name} model; fit the model of the bank"
+        )
+
+
 def takes_products(spec: Specification) -> bool:
     """Return whether the engine of matrix products, for millions of responses, can fit this.
 
@@ -216,6 +254,8 @@ def takes_products(spec: Specification) -> bool:
     common = guessing == "all"
     return (
         spec.model.products
+        and not spec.bank
+        and spec.weights is None
         and spec.groups == [None]
         and (len(spec.fixed) < 4 or bool((spec.fixed[3] >= NO_ASYMPTOTE).all()))
         and (slopes, spec.tied(1)) in (("own", "own"), ("all", "own"))

@@ -208,6 +208,7 @@ def jacobian(tables: ModelTables, at_nodes: np.ndarray) -> np.ndarray:
         spread = _spread(weighted.sum(axis=1), weighted @ tables.expected.T)
         free = label >= 0
         result += spread[:, free] @ (label[free, None] == numbers).astype(float)
+    result = result @ tables.directions
 
     # The weights' derivatives: up to constants, w (theta - mean) and w ((theta - mean)^2 - var).
     centred = tables.nodes - tables.weights @ tables.nodes

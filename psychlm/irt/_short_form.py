@@ -36,6 +36,20 @@ class ShortForm:
     errors: pd.DataFrame
     n_persons: int
     n_families: int
+    # Of the rmse, random less chosen items, on the same persons: estimate and its interval.
+    gain: tuple[float, float, float]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the choice of items predicts better than random items do."""
+        gain, low, high = self.gain
+        interval = f"{gain:.2f} [{low:.2f}, {high:.2f}]"
+        told = f"the error of random items less that of the choice is {interval}"
+        if low > 0:
+            return f"{told}: the choice predicts better than as many random items"
+        if high < 0:
+            return f"{told}: random items predict better; draw as many at random"
+        return f"{told}: as many random items predict as well, as far as these persons tell"
 
     def score(self, responses: pd.DataFrame | Repeated) -> pd.Series:
         """Return predicted scores of persons, from their answers to the chosen items."""
@@ -84,7 +98,7 @@ def short_form(
     Notes
     -----
     With few persons a choice of items fits their errors: with 60 models, 50 random items of
-    metabench's ARC predict the leaderboard better than 50 chosen ones. Compare ``errors``.
+    metabench's ARC predict the leaderboard better than 50 chosen ones. ``verdict`` says so.
 
     References
     ----------
@@ -131,14 +145,14 @@ def short_form(
         for name, chosen in chosen_by.items():
             regression = RidgeCV(PENALTIES).fit(answers[train][:, chosen], goal[train])
             predicted.loc[varying.index[test], name] = regression.predict(answers[test][:, chosen])
-    errors = _errors(predicted, target, family, rng)
+    errors, gain = _errors(predicted, target, family, rng)
 
     chosen = forward(answers, goal, n_items)
     regression = RidgeCV(PENALTIES).fit(answers[:, chosen], goal)
     form = varying.iloc[:, chosen]
     columns = {"weight": regression.coef_, "proportion_correct": form.mean()}
     items = pd.DataFrame(columns, index=form.columns)
-    return ShortForm(items, float(regression.intercept_), errors, len(responses), n_families)
+    return ShortForm(items, float(regression.intercept_), errors, len(responses), n_families, gain)
 
 
 def forward(
@@ -165,8 +179,8 @@ def forward(
 
 def _errors(
     predicted: pd.DataFrame, goal: pd.Series, family: pd.Series, rng: np.random.Generator
-) -> pd.DataFrame:
-    """Root mean square errors with intervals over families, and rank correlations."""
+) -> tuple[pd.DataFrame, tuple[float, float, float]]:
+    """Root mean square errors with intervals over families and rank correlations; their gain."""
     squared = predicted.sub(goal, axis=0) ** 2
     codes, names = pd.factorize(family)
     # A sample of families weights each by how often it was drawn.
@@ -175,4 +189,8 @@ def _errors(
     limits = sampled.quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2]).set_axis(["low", "high"])
     rows = {"rmse": squared.mean() ** 0.5, **limits.T}
     rows["rho"] = predicted.corrwith(goal, method="spearman")
-    return pd.DataFrame(rows).rename_axis("method")
+    gains = sampled["random"] - sampled["forward"]
+    gain = rows["rmse"]["random"] - rows["rmse"]["forward"]
+    interval = gains.quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = interval.tolist()
+    return pd.DataFrame(rows).rename_axis("method"), (float(gain), low, high)

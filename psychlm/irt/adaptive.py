@@ -358,7 +358,7 @@ class _Bank:
         functions = tables.functions
         mean = tables.ability_mean
         sd = tables.ability_sd
-        width = min(0.1 * sd, 0.5 / float(functions.values[0].abs().max()))
+        width = min(0.1 * sd, 0.5 / float(functions.steepness.max()))
         n_nodes = int(min(2 * LIMIT * sd / width + 1e-6, MOST_NODES - 1)) + 1
         self.grid = np.linspace(mean - LIMIT * sd, mean + LIMIT * sd, n_nodes)
         at = torch.tensor(self.grid)

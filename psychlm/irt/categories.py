@@ -1,8 +1,8 @@
 """The engine that estimates every specification: any response function, equal parameters, groups.
 
-E-step, quadrature and the observed information (Louis 1982) are those of dichotomous items. Every
-cell of the table of parameters names the estimate that it equals. Steps are Newton's, damped
-(Levenberg 1944; Marquardt 1963) in the metric of the information of complete data.
+E-step, quadrature and the observed information (Louis 1982) are those of dichotomous items. A
+linear map leads from the estimates to the table of parameters (``ParameterMap``). Steps are
+Newton's, damped (Levenberg 1944; Marquardt 1963) in the metric of the information of complete data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ LARGEST_LOG_SD = math.log(100)  # a group's ability has an sd of 0.01 to 100
 
 
 def solve_general(
-    spec: Specification, start: Any, standard_errors: bool, settings: Settings
+    spec: Specification,
+    start: Any,
+    standard_errors: bool,
+    settings: Settings,
+    sandwich: bool = False,
 ) -> Solution:
     """Climb from one or two starts, on finer grids while the log-likelihood moves."""
     form = spec.model.form
@@ -63,7 +67,7 @@ def solve_general(
     ends = []
     for asymptotes in STARTS if guessed else STARTS[:1]:
         em = CategoryEM(spec, torch.tensor(starting_cells(spec, asymptotes, start)), settings)
-        estimates, value, converged = climb(em, em.averaged())
+        estimates, value, converged = climb(em, em.nearest())
         while (error := em.grid_error(estimates, value)) > GRID_ERROR:
             if em.grid.step <= SMALLEST_STEP:
                 break
@@ -76,32 +80,39 @@ def solve_general(
     at_bound = (estimates.abs() >= em.limits).numpy()
 
     # The covariance of the estimates that are not at their bounds, and of every column's cells.
-    label, kinds, names = spec.estimates
+    names = spec.parameters.names
     covariance = np.full((len(estimates), len(estimates)), np.nan)
     if standard_errors:
-        _, _, observed = em.derivatives(estimates)
+        _, _, observed, scores_by_row = em.derivatives(estimates)
         inside = np.flatnonzero(~at_bound)
         inverse = positive_inverse(observed[inside][:, inside])
         if inverse is not None:
+            if sandwich:  # Huber (1967), White (1982)
+                scores = scores_by_row()[:, inside]
+                inverse = inverse @ (scores.T @ scores) @ inverse
             covariance[np.ix_(inside, inside)] = inverse.numpy()
-    padded = np.pad(covariance, (0, 1), constant_values=np.nan)  # -1: a fixed cell
-    of_items, of_moments = np.split(label, [len(label) - 2 * len(spec.groups)])
-    of_columns = of_items.reshape(len(spec.fixed), -1)
-    blocks = padded[of_columns.T[:, :, None], of_columns.T[:, None, :]]
-    of_mean, of_log_sd = np.sqrt(padded.diagonal()[of_moments].reshape(2, -1))
+    n_cells = len(em.basis) - 2 * len(spec.groups)
+    basis = em.basis.numpy()
+    of_items = basis[:n_cells].reshape(len(spec.fixed), -1, len(estimates)).swapaxes(0, 1)
+    blocks = covariance_of(of_items, covariance)
+    of_moments = basis[n_cells:, None]
+    of_mean, of_log_sd = np.sqrt(covariance_of(of_moments, covariance)[:, 0, 0]).reshape(2, -1)
 
     # What a reader of the estimates must know, item by item, in any group.
-    runaway = (items.values[0].abs() >= LARGEST_SLOPE).numpy()
+    runaway = (items.steepness >= LARGEST_SLOPE).numpy()
     settled = converged & ~runaway
-    stuck = np.isin(of_columns, np.flatnonzero(at_bound & (kinds > 1))).any(axis=0)
+    is_asymptote = np.array([*(kind > 1 for kind in spec.row_kinds), False, False])
+    stuck = (of_items[:, :, at_bound & is_asymptote[em.kind]] != 0).any((1, 2))
     item = np.array(spec.columns)[:, 0]
     marks = {"runaway": runaway, "unsettled": ~settled & ~runaway, "at_bound": stuck}
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
     messages = [
         f"the abilities of group {group!r} have a standard deviation of {at:g}, its bound: their "
         "answers do not tell how far persons lie apart; take groups together, or free fewer items"
-        for group, at, number in zip(spec.groups, sd.tolist(), of_moments[len(sd) :], strict=True)
-        if number >= 0 and abs(math.log(at)) > LARGEST_LOG_SD - 1e-6
+        for group, at, free in zip(
+            spec.groups, sd.tolist(), of_moments[len(sd) :].any((1, 2)), strict=True
+        )
+        if free and abs(math.log(at)) > LARGEST_LOG_SD - 1e-6
     ]
     none_known = standard_errors and bool(np.isnan(covariance).all())
     by_item["unknown"] = np.full(len(spec.items), none_known)
@@ -119,24 +130,40 @@ def solve_general(
         quadrature=str(em.grid),
         converged=settled,
         messages=messages + problems(spec.items, em, error, **by_item),
+        errors="sandwich" if sandwich else "observed information",
     )
+
+
+def covariance_of(basis: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return covariances of linear functions of the estimates, (n, n_rows, n_rows).
+
+    ``basis`` is (n, n_rows, n_estimates); NaN are functions of nothing, and of what has no error.
+    """
+    unknown = np.isnan(covariance.diagonal())
+    none = ~basis.any(axis=2) | (basis[:, :, unknown] != 0).any(axis=2)
+    turned = basis @ np.where(unknown | unknown[:, None], 0.0, covariance)
+    result = turned @ basis.swapaxes(1, 2)
+    return np.where(none[:, :, None] | none[:, None, :], np.nan, result)
 
 
 def answers_of(spec: Specification) -> Answers:
     """Return the distinct rows of answers; items of one group are not asked of the others."""
     item, group = np.array(spec.columns).T
     shown = ~spec.differs[item] | (spec.member[:, None] == group)
+    weights = np.ones(len(shown)) if spec.weights is None else spec.weights
     if spec.n is not None:
-        count = torch.ones(len(shown), dtype=torch.float64)
+        count, squares = torch.tensor(np.stack([weights, weights**2]))
         member = torch.tensor(spec.member)
         n = np.where(shown, spec.n[:, item], 0)
-        return Answers(np.where(shown, spec.codes[:, item], 0), count, member, 2, n)
+        return Answers(np.where(shown, spec.codes[:, item], 0), count, squares, member, 2, n)
     spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
     keyed = np.column_stack([spread, spec.member.astype(np.uint8)])
-    distinct, count = np.unique(keyed, axis=0, return_counts=True)
+    distinct, row = np.unique(keyed, axis=0, return_inverse=True)
+    count, squares = (torch.from_numpy(np.bincount(row.ravel(), x)) for x in (weights, weights**2))
     return Answers(
         np.ascontiguousarray(distinct[:, :-1]),
-        torch.tensor(count, dtype=torch.float64),
+        count,
+        squares,
         torch.tensor(distinct[:, -1].astype(int)),
         spec.answers.n_categories,
     )
@@ -146,14 +173,11 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
     """Return where to begin: proportions of the categories, or an earlier fit to the items."""
     form = spec.model.form
     table = form.starts(spec.answers.category_counts, spec.fixed, asymptotes)
-    # Slopes have the sign of the item's agreement with the sum of the others.
     if spec.n is None:
         answered = np.where(spec.codes == MISSING, np.nan, spec.codes)
     else:
         answered = spec.codes / np.where(spec.n > 0, spec.n, np.nan)
-    centred = np.nan_to_num(answered - np.nanmean(answered, axis=0))
-    rest = centred.sum(axis=1, keepdims=True) - centred
-    table[0] *= np.where((centred * rest).sum(axis=0) < 0, -1.0, 1.0)
+    table = np.where(np.isnan(spec.fixed), form.turned(table, answered), spec.fixed)
     rows = [table] * len(spec.groups)
     moments = np.zeros((2, len(spec.groups)))
     if start is not None:
@@ -182,7 +206,8 @@ class Answers:
     """Answers of persons, or of groups of persons who answered alike."""
 
     values: np.ndarray  # (n_rows, n_items) uint8: the category, or 255 for not asked; or k of n
-    count: Tensor  # (n_rows,) persons
+    count: Tensor  # (n_rows,) persons, or the sum of their weights
+    squares: Tensor  # (n_rows,) sum of the squares of their weights
     group: Tensor  # (n_rows,) number of their group
     n_categories: int
     n: np.ndarray | None = None  # (n_rows, n_items) answers, where there may be several
@@ -230,9 +255,9 @@ class CategoryEM(Expectation):
         self.spec = spec
         self.cells = cells
         self.settings = settings
-        label, kind, _ = spec.estimates
-        self.label = torch.tensor(label)  # (n_cells,) number of the estimate, or -1
-        self.kind = torch.tensor(kind)  # of every estimate: its row; n_rows: mean; then log sd
+        self.basis = torch.from_numpy(spec.parameters.basis)  # (n_cells, n_estimates)
+        self.kind = torch.tensor(spec.parameters.kinds)  # (n_estimates,), as in ParameterMap
+        self.fixed = torch.where(self.basis.any(1), 0.0, cells)
         self.answers, self.grid, self.n_steps = answers_of(spec), quadrature_grid(), 0
         self.count = self.answers.count
 
@@ -244,16 +269,16 @@ class CategoryEM(Expectation):
 
     def unpack(self, estimates: Tensor) -> tuple[ResponseFunction, Tensor, Tensor]:
         """Return items, and the groups' means and standard deviations of ability, (n_groups,)."""
-        cells = torch.where(self.label >= 0, estimates[self.label], self.cells)
+        cells = self.fixed + self.basis @ estimates
         moments = cells[-2 * len(self.spec.groups) :].view(2, -1)
         items = cells[: -moments.numel()].view(len(self.spec.fixed), -1)
         return self.spec.model.form(items), moments[0], moments[1].exp()
 
-    def averaged(self) -> Tensor:
-        """Return estimates as means of the starting values of cells that equal them."""
-        n = len(self.kind) + 1
-        sums = torch.zeros(n, dtype=torch.float64).index_add_(0, self.label + 1, self.cells)
-        return (sums / torch.bincount(self.label + 1, minlength=n))[1:]
+    def nearest(self) -> Tensor:
+        """Return the estimates whose cells are nearest to the starting values: means of equals."""
+        products = self.basis.T @ self.basis
+        sums = self.basis.T @ (self.cells - self.fixed)
+        return torch.linalg.solve(products, sums)
 
     def log_prior(self, estimates: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the priors' log density with its first and second derivatives by the estimates.
@@ -284,15 +309,16 @@ class CategoryEM(Expectation):
         items, mean, sd = self.unpack(estimates)
         loglik_at = partial(self.answers.node_loglik, items)
         weighted = partial(self.answers.weighted, mean, sd)
-        return loglik_at, items.values[0], weighted, self.log_prior(estimates)[0]
+        return loglik_at, items.steepness, weighted, self.log_prior(estimates)[0]
 
     def derivatives(
         self, estimates: Tensor, n_polynomials: int = POLYNOMIALS
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
         """Return gradient, information of complete data and observed one, in the estimates.
 
-        Call :meth:`expect` at the same estimates first. Few polynomials leave out some of the
-        missing information.
+        The last is a function that returns the gradients of the rows, (n_rows, n_estimates), times
+        the root of the sum of their squared weights. Call :meth:`expect` at the same estimates
+        first. Few polynomials leave out some of the missing information.
         """
         answers = self.answers
         grid = self.grid
@@ -300,7 +326,7 @@ class CategoryEM(Expectation):
         n_kinds = len(items.values)
         n_groups = len(mean)
         n_items = answers.values.shape[1]
-        basis = one_hot(self.label + 1, len(self.kind) + 1)[:, 1:].double()  # cells by estimates
+        basis = self.basis
         of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
         _, weights = fine_posterior(self.at_nodes, answers.weighted(mean, sd, grid))
         count = answers.count[:, None]
@@ -370,7 +396,11 @@ class CategoryEM(Expectation):
         observed = observed - missing_information(
             weights, grid.fine, n_polynomials, averaged, by_node
         )
-        return uphill, complete, observed
+
+        def scores_by_row() -> Tensor:
+            return next(averaged(weights)) * (answers.squares / answers.count).sqrt()[:, None]
+
+        return uphill, complete, observed, scores_by_row
 
 
 def along_last_step(observed: Tensor, step: Tensor, change: Tensor) -> Tensor:
@@ -397,7 +427,7 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
     earlier = deque([-math.inf], maxlen=PATIENCE)  # values before the last steps
     # Where steps hardly gain, as on the way to a slope or an sd without a maximum, stop there.
     while em.n_steps < em.settings.max_iterations and value - earlier[0] > LEAST_GAIN:
-        uphill, complete, observed = em.derivatives(estimates, STEP_POLYNOMIALS)
+        uphill, complete, observed, _ = em.derivatives(estimates, STEP_POLYNOMIALS)
         if last is not None:
             observed = along_last_step(observed, estimates - last[0], last[1] - uphill)
         last = estimates, uphill
@@ -415,7 +445,7 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
             step = vectors @ (along / (curvature + damping))
             # Slopes and intercepts are curbed together, so that they stay on a ridge.
             excess = step.abs() / (estimates.abs() / 2).clamp_min(LARGEST_STEP)
-            step[linear] /= excess[linear].max().clamp_min(1.0)
+            step[linear] /= torch.where(linear, excess, 0.0).max().clamp_min(1.0)
             trial = estimates + torch.where(linear, step, step.clamp(-LARGEST_STEP, LARGEST_STEP))
             trial = torch.minimum(torch.maximum(trial, -limits), limits)
             grid = em.grid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import TypeVar
 
@@ -57,6 +58,22 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
     return _linked_items(fit_or_items, slope, intercept, {})
 
 
+def rescale(items: pd.DataFrame, D: float = 1.702) -> pd.DataFrame:  # noqa: N803
+    r"""Return items of another metric in the logistic one (D = 1), in which this package computes.
+
+    Parameters printed in the normal metric mean :math:`P = \sigma(D a (\theta - b))` with D = 1.702
+    (or 1.7): slopes, intercepts and their errors are multiplied by D, and difficulties stay
+    (Camilli 1994). Abilities keep their scale. ``D=1 / 1.702`` leads back.
+
+    >>> rescale(pd.DataFrame({"a": [1.0], "b": [0.5]})).to_dict("list")
+    {'a': [1.702], 'b': [0.5]}
+    """
+    if not (math.isfinite(D) and D > 0):
+        raise ValueError(f"D is {D}; give a finite number above 0")
+    scaled = [name for name in items if re.fullmatch(r"(se_)?[ad]\d*", str(name))]
+    return items.assign(**{name: D * items[name] for name in scaled})
+
+
 def _covariances(fit: IRTFit) -> dict[str, np.ndarray]:
     """Return the covariances of slopes with intercepts, by the intercepts' name and by item."""
     if fit.covariance is None or fit.estimates is None:
@@ -80,6 +97,14 @@ def _linked_items(
     """Return a table on another scale; covariances of a and d that are not given are solved for."""
     items = old.copy()
     shift = intercept / slope
+    if "a1" in old:  # nominal
+        for tag in (name[1:] for name in old if name[0] == "a" and name[1:].isdigit()):
+            items[f"a{tag}"] = old[f"a{tag}"] / slope
+            items[f"d{tag}"] = old[f"d{tag}"] - old[f"a{tag}"] * shift
+            if f"se_a{tag}" in old:
+                items[f"se_a{tag}"] = old[f"se_a{tag}"] / slope
+                items[f"se_d{tag}"] = old[f"se_d{tag}"].where(shift == 0)
+        return items
     # steps of polytomous items: b1, b2, ... with d1, d2, ..., which may be missing, d = -a b
     steps = [name[1:] for name in old if name[0] in "bd" and name[1:].isdigit()]
     tags: list[str] = list(dict.fromkeys(steps)) or [""]
@@ -167,6 +192,8 @@ def linking_constants(
     2.0
     """
     tables = [ModelTables.of(each, model) for each in (source, target)]
+    if not all(each.functions.ordered for each in tables):
+        raise FrameError("nominal items have no difficulties that could be equated")
     common = tables[0].items.intersection(tables[1].items)
     if len(common) < 2:
         raise FrameError(f"{len(common)} items are common to both; linking takes at least 2")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, check_responses, refuse
-from psychlm.irt.response_functions import ResponseFunction, model_named
+from psychlm.irt.response_functions import ResponseFunction, model_named, step_contrasts
 from psychlm.irt.response_matrix import BLOCK_CELLS, BLOCK_CELLS_GPU, MISSING, encode_ratings
 from psychlm.irt.scoring import check_known, levels_of
 
@@ -37,6 +37,7 @@ class ModelTables:
     levels: Mapping | None = None  # of polytomous items: their answers in order
     ability_mean: float = 0.0  # of the population, logits
     ability_sd: float = 1.0
+    common_steps: bool = False  # intercept k of an item is d + t_k
 
     @classmethod
     def of(cls, fit: IRTFit | ModelTables | pd.DataFrame, model: str | None = None) -> ModelTables:
@@ -90,6 +91,7 @@ class ModelTables:
             levels=levels,
             ability_mean=ability_mean,
             ability_sd=ability_sd,
+            common_steps=chosen.common_steps,
         )
 
     @cached_property
@@ -106,6 +108,18 @@ class ModelTables:
     def n_categories(self) -> int:
         """Largest number of categories of an item."""
         return self.probability.shape[1]
+
+    @property
+    def directions(self) -> np.ndarray:
+        """Derivatives of the numbered parameters by what is free, (n_numbers, n_free)."""
+        numbers, first = np.unique(self.estimates, return_index=True)
+        first = first[numbers >= 0]
+        if not self.common_steps:
+            return np.eye(len(first))
+        row, item = np.divmod(first, self.estimates.shape[1])
+        locations = self.estimates[1, item]
+        of_location = locations[:, None] == np.unique(locations)
+        return np.hstack([of_location, step_contrasts(len(self.estimates) - 1)[row - 1]])
 
     @property
     def n_free_by_item(self) -> np.ndarray:

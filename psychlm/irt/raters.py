@@ -1,24 +1,28 @@
 r"""Raters as a facet: how severe are people, or models, who judge the same answers?
 
-.. math:: P(x_{pir} = 1) = \sigma(\theta_p - b_i - s_r), \qquad \theta_p \sim N(0, \sigma^2), \qquad
-          \sum_r s_r = 0,
+.. math:: \log P(x_{pir} = k) / P(x_{pir} = k - 1) = \theta_p - b_{ik} - s_r, \qquad
+          \theta_p \sim N(0, \sigma^2), \qquad \sum_r s_r = 0,
 
-the many-facet Rasch model of right and wrong (Linacre 1989), by marginal maximum likelihood: a
-rater's severity s is in logits, and above 0 for those who find fewer answers right than others.
+the many-facet Rasch model (Linacre 1989) of right and wrong or of ratings, by marginal maximum
+likelihood: a rater's severity s is in logits, and above 0 for those who give lower ratings. An item
+as judged by a rater is one of the engine's items, and its intercepts are -b_ik - s_r.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError, Repeated, refuse
-from psychlm.irt.explanatory import fit_difficulties
-from psychlm.irt.response_matrix import encode_responses
-from psychlm.irt.specification import IRTWarning
+from psychlm.frames import FrameError, refuse
+from psychlm.irt.categories import covariance_of, solve_general
+from psychlm.irt.em import Settings
+from psychlm.irt.response_functions import MODELS
+from psychlm.irt.response_matrix import encode_ratings
+from psychlm.irt.result import IRTFit, result_of
+from psychlm.irt.specification import IRTWarning, ParameterMap, Specification, tied_parameters
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,13 @@ class RaterFit:
     """A fitted model with raters; logits."""
 
     raters: pd.DataFrame  # by rater: severity, se, n (judgements)
-    items: pd.DataFrame  # by item: b (for a rater of mean severity), se
+    # By item: b (mean of its steps, for a rater of mean severity), se; of ratings b1, se_b1, ...
+    items: pd.DataFrame
+    persons: pd.DataFrame  # by person: theta (EAP, severities taken into account), se
     ability_sd: float
     loglik: float  # marginal, nats
     converged: bool
+    cells: IRTFit  # the items as judged by each rater, "item, rater"
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
@@ -39,16 +46,21 @@ class RaterFit:
         )
 
 
-def fit_raters(judgements: pd.DataFrame, *, max_iterations: int = 500) -> RaterFit:
-    """Fit severities of raters and difficulties of items to judgements of right (1) and wrong (0).
+def fit_raters(
+    judgements: pd.DataFrame, model: str = "PCM", *, max_iterations: int = 500
+) -> RaterFit:
+    """Fit severities of raters and difficulties of items to judgements or ratings of answers.
 
     Parameters
     ----------
     judgements : DataFrame
-        One row a judgement: ``person`` (whose answer it is), ``item``, ``rater``, ``score``. A
-        rater may judge an answer several times.
+        One row a judgement: ``person`` (whose answer it is), ``item``, ``rater``, ``score`` (0 and
+        1, or ratings). A rater may judge an answer several times.
+    model : str
+        "PCM", each item with steps of its own, or "RSM", where steps are spaced alike in all items.
+        They are the same where scores are 0 and 1.
     max_iterations : int
-        Steps of the quasi-Newton method.
+        Steps of Newton's method.
 
     Notes
     -----
@@ -58,8 +70,8 @@ def fit_raters(judgements: pd.DataFrame, *, max_iterations: int = 500) -> RaterF
 
     References
     ----------
-    Linacre (1989), Many-Facet Rasch Measurement; the model of R's ``lme4::glmer(score ~ 0 + item +
-    rater + (1 | person), binomial)``.
+    Linacre (1989), Many-Facet Rasch Measurement; for 0 and 1 the model of R's ``lme4::glmer(score ~
+    0 + item + rater + (1 | person), binomial)``.
 
     Examples
     --------
@@ -71,28 +83,26 @@ def fit_raters(judgements: pd.DataFrame, *, max_iterations: int = 500) -> RaterF
     >>> bool(fit_raters(rows).raters.loc["ann", "severity"] > 0)
     True
     """
+    if model not in ("PCM", "RSM"):
+        raise ValueError(f"model {model!r} has no raters; choose 'PCM' or 'RSM'")
     missing = [name for name in ("person", "item", "rater", "score") if name not in judgements]
     if missing:
         raise FrameError(f"judgements need the columns {missing}; have {list(judgements)}")
     scored = judgements.dropna(subset="score")
-    if not scored["score"].isin((0, 1)).all():
-        raise FrameError(
-            "judgements are 0 or 1 here, right or wrong; a facet of raters for ratings of several "
-            "categories is not there: fit one rater's at a time by irt.fit(model='gpcm')"
-        )
-    for name in ("item", "rater"):
-        share = scored.groupby(name)["score"].mean()
-        flaw = f"have judgements that are all alike, and no finite estimate; leave the {name}s out"
-        refuse(f"{name}s", share.index[share.isin((0, 1))], flaw)
+    refuse_constant(scored)
 
-    # A cell is an item as judged by a rater; its difficulty is b + s.
-    cell, cells = pd.factorize(pd.MultiIndex.from_frame(scored[["item", "rater"]]))
-    counted = Repeated.from_long(
-        pd.DataFrame({"person": scored["person"], "item": cell, "score": scored["score"]})
+    # A cell is an item as judged by a rater, once more for a second judgement of the same answer.
+    keys = ["person", "item", "rater"]
+    cell = pd.MultiIndex.from_frame(
+        scored[["item", "rater"]].assign(time=scored.groupby(keys).cumcount())
     )
-    cells = cells[counted.n.columns]
+    number, cells = pd.factorize(cell)
+    table = pd.DataFrame({"person": scored["person"], "cell": number, "score": scored["score"]})
+    wide = table.pivot(index="person", columns="cell", values="score").astype(float)
+    wide.columns = pd.Index([", ".join(map(str, cells[k])) for k in wide], name="item")
     of_item, items = pd.factorize(cells.get_level_values(0))
     of_rater, raters = pd.factorize(cells.get_level_values(1))
+
     # The last rater's severity is minus the sum of the others'.
     contrasts = np.vstack([np.eye(len(raters) - 1), -np.ones(len(raters) - 1)])
     x = np.hstack([np.eye(len(items))[of_item], contrasts[of_rater]])
@@ -102,25 +112,86 @@ def fit_raters(judgements: pd.DataFrame, *, max_iterations: int = 500) -> RaterF
             "common, so that severities cannot be told from difficulties; it takes two raters or "
             "more, and items that link them"
         )
-    one_sd = np.zeros(len(cells), int)
-    estimates = fit_difficulties(encode_responses(counted, "cpu"), x, [], one_sd, max_iterations)
-    if not estimates.converged:
-        message = f"no convergence in {estimates.n_iterations} steps; raise max_iterations"
+
+    # A partial credit model whose cells of one item share their intercepts, less the severities.
+    kept = scored if model == "PCM" else scored.assign(item="")  # all items have the same answers
+    answers = kept.groupby("item")["score"].agg(lambda scores: sorted(set(scores)))
+    levels = {
+        name: answers["" if model == "RSM" else items[item]]
+        for name, item in zip(wide, of_item, strict=True)
+    }
+    encoded = encode_ratings(wide, levels)
+    chosen = MODELS[model]
+    fixed = chosen.form.fixed(np.array([len(levels[name]) for name in wide]), {}, {})
+    together = [list(wide.columns[of_item == item]) for item in range(len(items))]
+    spec = Specification(
+        model=chosen,
+        answers=encoded,
+        groups=[None],
+        member=np.zeros(len(wide), int),
+        fixed=fixed,
+        ties=tied_parameters(wide.columns, {"slope": "all", "intercept": together}),
+        freed=np.zeros((4, wide.shape[1]), bool),
+        priors={},
+    )
+    n_rows, n_cells = fixed.shape
+    severity = np.zeros((n_rows * n_cells + 2, len(raters) - 1))  # two cells of ability's moments
+    for row in range(1, n_rows):
+        of_row = np.isnan(fixed[row])[:, None] * contrasts[of_rater]
+        severity[row * n_cells : (row + 1) * n_cells] = -of_row
+    names = pd.MultiIndex.from_product([raters[:-1], ["severity"]])
+    facets = ParameterMap(severity, np.full(len(raters) - 1, n_rows), names)
+    spec = replace(spec, facets=facets)
+    solution = solve_general(spec, None, True, Settings(1e-4, max_iterations))
+    for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
-    n_items = len(items)
-    of_raters = estimates.covariance[n_items:, n_items:]
-    variance = np.einsum("rk,kl,rl->r", contrasts, of_raters, contrasts)
-    table = pd.DataFrame(
-        {"severity": contrasts @ estimates.eta[n_items:], "se": np.sqrt(variance)},
-        pd.Index(raters, name="rater"),
-    )
-    table["n"] = scored["rater"].value_counts()
-    se = np.sqrt(np.diag(estimates.covariance)[:n_items])
-    difficulties = {"b": estimates.eta[:n_items], "se": se}
+
+    # Severities and steps as functions of the estimates.
+    basis = spec.parameters.basis[:-2]
+    values = np.where(basis.any(axis=1), solution.values.ravel(), 0.0)
+    estimates = np.linalg.lstsq(basis, values, rcond=None)[0]
+    assert solution.covariance is not None
+    covariance = solution.covariance.to_numpy()
+    n_others = len(estimates) - len(names)
+    of_severity = np.hstack([np.zeros((len(raters), n_others)), contrasts])
+    by_rater = function_of(of_severity, estimates, covariance)
+    by_rater.columns = ["severity", "se"]
+    by_rater.index = pd.Index(raters, name="rater")
+    by_rater["n"] = scored["rater"].value_counts()
+    # b_ik is minus the intercept of any cell of the item without its severity.
+    without = np.hstack([basis[:, :n_others], np.zeros((len(basis), len(names)))])
+    first = [int(np.flatnonzero(of_item == item)[0]) for item in range(len(items))]
+    steps = -without.reshape(n_rows, n_cells, -1)[1:, first]
+    n_steps = np.isnan(fixed[1:, first]).sum(axis=0)
+    by_item = function_of(steps.sum(axis=0) / n_steps[:, None], estimates, covariance)
+    by_item.columns = ["b", "se"]
+    for k, step in enumerate(steps if n_rows > 2 else [], start=1):
+        by_item[[f"b{k}", f"se_b{k}"]] = function_of(step, estimates, covariance)
+    by_item.index = pd.Index(items, name="item")
+    fit = result_of(spec, solution)
     return RaterFit(
-        raters=table,
-        items=pd.DataFrame(difficulties, pd.Index(items, name="item")),
-        ability_sd=float(estimates.ability_sd[0]),
-        loglik=estimates.loglik,
-        converged=estimates.converged,
+        raters=by_rater,
+        items=by_item,
+        persons=fit.score(wide),
+        ability_sd=fit.ability_sd,
+        loglik=fit.loglik,
+        converged=fit.converged,
+        cells=fit,
     )
+
+
+def function_of(basis: np.ndarray, estimates: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
+    """Return linear functions of the estimates and their errors; NaN for a function of nothing."""
+    value = np.where(basis.any(axis=1), basis @ estimates, np.nan)
+    se = np.sqrt(covariance_of(basis[:, None], covariance)[:, 0, 0])
+    return pd.DataFrame({0: value, 1: se})
+
+
+def refuse_constant(scored: pd.DataFrame) -> None:
+    """Refuse items and raters whose judgements are all the lowest, or all the highest."""
+    ends = scored["score"].min(), scored["score"].max()
+    for name in ("item", "rater"):
+        lowest, highest = (scored.groupby(name)["score"].agg(end) for end in ("min", "max"))
+        alike = (lowest == highest) & (lowest.isin(ends) if name == "rater" else True)
+        flaw = f"have judgements that are all alike, and no finite estimate; leave the {name}s out"
+        refuse(f"{name}s", lowest.index[alike], flaw)

@@ -3,9 +3,10 @@ r"""Response functions: one class for each form of item, and the models that are
 .. math::
     \text{logistic:}\quad & P(x = 1) = c + (u - c)\,\sigma(a\theta + d) \\
     \text{graded:}\quad & P(x \ge k) = \sigma(a\theta + d_k), \qquad d_1 > d_2 > \dots \\
-    \text{gpcm:}\quad & \log P(x = k) / P(x = k - 1) = a\theta + d_k
+    \text{gpcm:}\quad & \log P(x = k) / P(x = k - 1) = a\theta + d_k \\
+    \text{nominal:}\quad & \log P(x = k) / P(x = 0) = a_k\theta + d_k
 
-(Birnbaum 1968, Barton & Lord 1981; Samejima 1969; Muraki 1992); difficulties are
+(Birnbaum 1968, Barton & Lord 1981; Samejima 1969; Muraki 1992; Bock 1972); difficulties are
 :math:`b_k = -d_k / a`. **To add a model** is to add a class here and to name it in ``MODELS``.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -22,7 +23,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from psychlm.frames import FrameError, refuse
-from psychlm.irt.arrays import log_sigmoid, namespace, on_device, sigmoid
+from psychlm.irt.arrays import host, log_sigmoid, namespace, on_device, sigmoid
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,7 @@ class ResponseFunction(ABC):
     values: Tensor  # (n_rows, n_items), or with values of their own at every theta as third axis
     name: ClassVar[str]
     dichotomous: ClassVar[bool] = False
+    ordered: ClassVar[bool] = True  # whether higher categories mean a higher ability
 
     @abstractmethod
     def log_probability(self, theta: Tensor) -> Tensor:
@@ -78,6 +80,18 @@ class ResponseFunction(ABC):
         """
 
     @classmethod
+    def turned(cls, table: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return rows to begin with whose slopes have the sign of what persons answered.
+
+        It is the sign of the item's agreement with the sum of the others. ``codes`` are numbers of
+        categories, (n_persons, n_items), NaN where not asked.
+        """
+        centred = np.nan_to_num(codes - np.nanmean(codes, axis=0))
+        rest = centred.sum(axis=1, keepdims=True) - centred
+        table[0] *= np.where((centred * rest).sum(axis=0) < 0, -1.0, 1.0)
+        return table
+
+    @classmethod
     @abstractmethod
     def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
         """Return parameters and standard errors from natural rows and their covariances by item."""
@@ -101,6 +115,21 @@ class ResponseFunction(ABC):
     def by_theta(self) -> Tensor:
         """Values with an axis for abilities, (n_rows, n_items, n_theta or 1)."""
         return self.values if self.values.ndim == 3 else self.values[..., None]
+
+    @property
+    def steepness(self) -> Tensor:
+        """The largest slope of every item, (n_items,)."""
+        slopes = [row for row, kind in enumerate(self.row_kinds(len(self.values))) if kind == 0]
+        return namespace(self.values).amax(abs(self.values[slopes]), 0)
+
+    @property
+    def present(self) -> np.ndarray:
+        """Which parameters an item has, bool (n_rows, n_items); asymptotes are none here."""
+        return host(self.values) > ABSENT / 2
+
+    def of_items(self, chosen: np.ndarray) -> Self:
+        """Return some of the items, by their numbers."""
+        return replace(self, values=self.values[:, chosen])
 
     def to(self, device: torch.device) -> Self:
         """Return the items on a device."""
@@ -162,9 +191,10 @@ class ResponseFunction(ABC):
     def rescaled(self, mean: float, sd: float) -> Self:
         """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
         values = self.values.clone()
-        shifted = [row for row, kind in enumerate(self.row_kinds(len(values))) if kind == 1]
-        values[shifted] += values[0] * mean
-        values[0] *= sd
+        kinds = self.row_kinds(len(values))
+        slopes, intercepts = ([row for row, k in enumerate(kinds) if k == kind] for kind in (0, 1))
+        values[intercepts] += values[slopes] * mean
+        values[slopes] *= sd
         return replace(self, values=values)
 
 
@@ -326,10 +356,7 @@ class OrderedCategories(ResponseFunction):
         cls, n_categories: np.ndarray, free: Mapping, given: Mapping[str, np.ndarray]
     ) -> np.ndarray:
         """Return NaN for slopes and for the steps that an item has."""
-        if given:
-            raise FrameError(
-                f"the {cls.name} model has no asymptotes; leave out guessing and upper"
-            )
+        refuse_asymptotes(cls.name, given)
         steps = np.arange(1, n_categories.max())[:, None]
         steps = np.where(steps < n_categories, np.nan, ABSENT * steps)
         return np.vstack([np.full(len(n_categories), np.nan), steps])
@@ -405,6 +432,253 @@ class PartialCredit(OrderedCategories):
         return np.log(count[1:] / count[:-1])
 
 
+@dataclass(frozen=True)
+class Nominal(ResponseFunction):
+    """Bock's model of categories without an order; slope and intercept of the first are 0."""
+
+    name = "nominal"
+    ordered = False
+
+    def log_probability(self, theta: Tensor) -> Tensor:
+        """Return log shares of exp(a_k theta + d_k)."""
+        xp = namespace(theta)
+        slopes, intercepts = self.by_theta.reshape(2, -1, *self.by_theta.shape[1:])
+        z = slopes * theta + intercepts
+        return xp.concatenate([0 * z[:1], z]).log_softmax(0).swapaxes(0, 1)
+
+    @classmethod
+    def row_kinds(cls, n_rows: int) -> list[int]:
+        """Return 0 for the slopes and 1 for the intercepts after them."""
+        return [0] * (n_rows // 2) + [1] * (n_rows // 2)
+
+    @classmethod
+    def symbols(cls, n_rows: int) -> list[str]:
+        """Return a1, a2, ..., d1, d2, ..."""
+        return [f"{symbol}{k}" for symbol in "ad" for k in range(1, n_rows // 2 + 1)]
+
+    @property
+    def present(self) -> np.ndarray:
+        """Which parameters an item has, bool (n_rows, n_items)."""
+        return np.tile(super().present[len(self.values) // 2 :], (2, 1))
+
+    @classmethod
+    def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the rows of a table with a1, a2, ... and d1, d2, ..."""
+        names = list(items) if isinstance(items, pd.DataFrame) else []
+        n_steps = sum(re.fullmatch(r"a\d+", str(name)) is not None for name in names)
+        wanted = cls.symbols(2 * n_steps)
+        if not n_steps or not set(wanted) <= set(names):
+            raise FrameError("nominal items need the columns a1, a2, ... and d1, d2, ...")
+        slopes, intercepts = items[wanted].to_numpy(float).T.reshape(2, n_steps, -1)
+        absent = np.isnan(intercepts)
+        return np.vstack([np.where(absent, 0.0, slopes), np.where(absent, ABSENT, intercepts)])
+
+    @classmethod
+    def fixed(
+        cls, n_categories: np.ndarray, free: Mapping, given: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Return NaN for the categories that an item has."""
+        refuse_asymptotes(cls.name, given)
+        has = np.arange(1, n_categories.max())[:, None] < n_categories
+        return np.vstack([np.where(has, np.nan, 0.0), np.where(has, np.nan, ABSENT)])
+
+    @classmethod
+    def starts(cls, counts: np.ndarray, fixed: np.ndarray, asymptotes: tuple) -> np.ndarray:
+        """Return slopes of 0, which the answers turn, and logarithms of the counts."""
+        n_steps = len(fixed) // 2
+        logits = np.log((counts[1 : n_steps + 1] + 0.5) / (counts[0] + 0.5))
+        return np.where(np.isnan(fixed), np.vstack([0 * logits, logits]), fixed)
+
+    @classmethod
+    def turned(cls, table: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return slopes as the mean scores of who chose a category lie above those of the first.
+
+        Scores are the first principal component of the indicators of all categories.
+        """
+        n_steps = len(table) // 2
+        hot = codes[:, :, None] == np.arange(n_steps + 1)  # (n_persons, n_items, n_categories)
+        centred = hot - hot.mean(axis=0) / np.isfinite(codes).mean(axis=0)[:, None]
+        centred = np.where(np.isnan(codes)[:, :, None], 0.0, centred).reshape(len(codes), -1)
+        score = np.linalg.svd(centred, full_matrices=False)[0][:, 0]
+        score /= score.std()
+        # Ability rises with the number of the category, over all items.
+        score *= np.sign(score @ np.nan_to_num(codes - np.nanmean(codes, axis=0)).sum(axis=1)) or 1
+        sums = np.einsum("p,pjk->kj", score, hot)
+        means = sums / np.maximum(hot.sum(axis=0).T, 1)
+        slopes = np.where(table[n_steps:] > ABSENT / 2, means[1:] - means[0], 0.0)
+        return np.vstack([slopes, table[n_steps:]])
+
+    @classmethod
+    def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
+        """Return a1, a2, ..., d1, d2, ... and their standard errors; NaN for absent categories."""
+        symbols = cls.symbols(len(values))
+        absent = np.tile(values[len(values) // 2 :] < ABSENT / 2, (2, 1))
+        error = np.sqrt(covariance.diagonal(axis1=1, axis2=2).T)
+        columns = dict(zip(symbols, np.where(absent, np.nan, values), strict=True))
+        columns |= {f"se_{name}": row for name, row in zip(symbols, error, strict=True)}
+        return pd.DataFrame(columns)
+
+
+class MixedFormats(ResponseFunction):
+    """Items of several forms: logistic ones beside ordered categories.
+
+    Rows are slope, intercepts, and the logits of both asymptotes; :meth:`of` makes a class for the
+    models of given items, which the column ``model`` of a table names.
+    """
+
+    name = "mixed formats"
+    models: ClassVar[tuple[Model, ...]] = ()
+
+    @classmethod
+    def of(cls, models: Sequence[Model]) -> type[MixedFormats]:
+        """Return the class of items with these models."""
+        return type(cls.__name__, (MixedFormats,), {"models": tuple(models)})
+
+    @classmethod
+    def parts(cls, n_rows: int) -> Iterator[tuple[type[ResponseFunction], np.ndarray, np.ndarray]]:
+        """Yield each form with the numbers of its items, and the rows that are its own."""
+        forms = [model.form for model in cls.models]
+        for form in dict.fromkeys(forms):
+            rows = [0, 1, n_rows - 2, n_rows - 1] if form.dichotomous else [*range(n_rows - 2)]
+            items = [k for k, each in enumerate(forms) if each is form]
+            yield form, np.array(items), np.array(rows)
+
+    @classmethod
+    def spread(cls, n_rows: int, of_part: Callable) -> np.ndarray:
+        """Return rows (n_rows, n_items) from a function of each part's form, items and rows."""
+        result = np.full((n_rows, len(cls.models)), ABSENT)
+        for form, items, rows in cls.parts(n_rows):
+            found = of_part(form, items, rows)
+            result[np.ix_(rows[: len(found)], items)] = found
+        return result
+
+    def log_probability(self, theta: Tensor) -> Tensor:
+        """Return log P of each form; ABSENT for categories that an item lacks."""
+        xp = namespace(theta)
+        found = []
+        places = []
+        for form, items, rows in self.parts(len(self.values)):
+            at = theta[items] if theta.ndim == 2 else theta
+            part = form(self.values[rows][:, items]).log_probability(at)
+            lacking = max(len(self.values) - 2 - part.shape[1], 0)
+            absent = xp.full_like(part[:, :1], ABSENT).repeat(1, lacking, 1)
+            found.append(xp.concatenate([part, absent], 1))
+            places.append(items)
+        return xp.concatenate(found)[np.argsort(np.concatenate(places))]
+
+    @classmethod
+    def row_kinds(cls, n_rows: int) -> list[int]:
+        """Return the numbers in KINDS of slope, intercepts, and asymptotes."""
+        return [0, *[1] * (n_rows - 3), 2, 3]
+
+    @classmethod
+    def symbols(cls, n_rows: int) -> list[str]:
+        """Return the names of the rows; d1 is the intercept of logistic items too."""
+        return ["a", *(f"d{k}" for k in range(1, n_rows - 2)), "logit c", "logit u"]
+
+    def of_items(self, chosen: np.ndarray) -> MixedFormats:
+        """Return some of the items, by their numbers."""
+        models = [self.models[k] for k in np.arange(len(self.models))[chosen]]
+        return self.of(models)(self.values[:, chosen])
+
+    @classmethod
+    def of_table(cls, items: pd.DataFrame) -> MixedFormats:
+        """Return the items of a table such as ``IRTFit.items``."""
+        return cls.of(cls.models_in(items))(on_device(cls.rows_of(items), "cpu"))
+
+    @staticmethod
+    def models_in(items: pd.DataFrame) -> list[Model]:
+        """Return the model of every item of a table."""
+        if "model" not in items:
+            raise FrameError("items of mixed formats need a column model, such as 2PL or graded")
+        return [model_named(name) for name in items["model"]]
+
+    @classmethod
+    def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the rows of a table whose column ``model`` names the items' models."""
+        by_item = cls.of(cls.models_in(items))
+        tables = {
+            form: form.rows_of(items.iloc[chosen].dropna(axis=1, how="all"))
+            for form, chosen, _ in by_item.parts(3)
+        }
+        n_steps = max(
+            [1, *(len(rows) - 1 for form, rows in tables.items() if not form.dichotomous)]
+        )
+
+        def of_part(
+            form: type[ResponseFunction], chosen: np.ndarray, rows: np.ndarray
+        ) -> np.ndarray:
+            lacking = np.arange(len(tables[form]), len(rows))
+            absent = np.tile(ABSENT * lacking[:, None], (1, len(chosen)))
+            return np.vstack([tables[form], absent])
+
+        return by_item.spread(n_steps + 3, of_part)
+
+    @classmethod
+    def fixed(
+        cls, n_categories: np.ndarray, free: Mapping, given: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Return NaN for what is free; asymptotes are those of the logistic items."""
+        most = n_categories.max()
+
+        def of_part(
+            form: type[ResponseFunction], chosen: np.ndarray, rows: np.ndarray
+        ) -> np.ndarray:
+            if form.dichotomous:
+                own = ({name: x[chosen] for name, x in table.items()} for table in (free, given))
+                return form.fixed(n_categories[chosen], *own)
+            # One more item, with all steps, makes as many rows as the table has.
+            return form.fixed(np.append(n_categories[chosen], most), {}, {})[:, :-1]
+
+        return cls.spread(most + 2, of_part)
+
+    @classmethod
+    def starts(cls, counts: np.ndarray, fixed: np.ndarray, asymptotes: tuple) -> np.ndarray:
+        """Return the rows with which each form begins."""
+
+        def of_part(
+            form: type[ResponseFunction], chosen: np.ndarray, rows: np.ndarray
+        ) -> np.ndarray:
+            return form.starts(counts[:, chosen], fixed[rows][:, chosen], asymptotes)
+
+        return cls.spread(len(fixed), of_part)
+
+    @classmethod
+    def natural(cls, values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return asymptotes as probabilities."""
+        values = values.copy()
+        covariance = covariance.copy()
+        for form, items, rows in cls.parts(len(values)):
+            cells = np.ix_(items, rows, rows)
+            found = form.natural(values[rows][:, items], covariance[cells])
+            values[np.ix_(rows, items)], covariance[cells] = found
+        return values, covariance
+
+    @classmethod
+    def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
+        """Return each form's columns, NaN where an item has none, and the items' models."""
+        tables = [
+            form.table(values[rows][:, items], covariance[np.ix_(items, rows, rows)]).set_axis(
+                items
+            )
+            for form, items, rows in cls.parts(len(values))
+        ]
+        table = pd.concat(tables).sort_index()
+        table.insert(0, "model", [model.name for model in cls.models])
+        return table
+
+
+def step_contrasts(n_steps: int) -> np.ndarray:
+    """Return t_1, t_2, ... as sums of the free ones, t_2, t_3, ...: they sum to 0."""
+    return np.vstack([-np.ones((1, n_steps - 1)), np.eye(n_steps - 1)])
+
+
+def refuse_asymptotes(name: str, given: Mapping) -> None:
+    """Refuse asymptotes of items that have none."""
+    if given:
+        raise FrameError(f"the {name} model has no asymptotes; leave out guessing and upper")
+
+
 def logits_of(p: np.ndarray) -> np.ndarray:
     """Return logits, within +-NO_ASYMPTOTE."""
     with np.errstate(divide="ignore"):
@@ -427,6 +701,7 @@ class Model:
     common_slope: bool = False  # one slope for all items
     unit_slope: bool = False  # which is 1, with the variance of ability free instead
     products: bool = False  # whether the fast engine has it: logistic curves
+    common_steps: bool = False  # intercept k of an item is d + t_k, with t the same for all items
 
     @property
     def dichotomous(self) -> bool:
@@ -441,11 +716,11 @@ class Model:
         """
         values = functions.values.numpy()
         kinds = functions.row_kinds(len(values))
-        free = values > ABSENT / 2
+        free = functions.present.copy()
         for row, kind in enumerate(kinds):
             if kind in ASYMPTOTES:
                 flag = f"{ASYMPTOTES[kind]}_is_free"
-                free[row] = items[flag] if flag in items else KINDS[kind] in self.free
+                free[row] = items[flag].eq(True) if flag in items else KINDS[kind] in self.free
         free[0] &= not self.unit_slope
         numbers = np.where(free, np.arange(free.size).reshape(free.shape), -1)
         if self.common_slope and not self.unit_slope:
@@ -463,14 +738,18 @@ MODELS = {
         Model("4PL", Logistic, ("guessing", "upper"), products=True),
         Model("graded", Graded),
         Model("gpcm", PartialCredit),
+        Model("PCM", PartialCredit, common_slope=True, unit_slope=True),
+        Model("RSM", PartialCredit, common_slope=True, unit_slope=True, common_steps=True),
+        Model("nominal", Nominal),
     )
 }
 MIXED = Model("mixed", Logistic, products=True)  # asymptotes are free item by item
+FORMATS = Model("mixed formats", MixedFormats)
 
 
 def model_named(name: object) -> Model:
     """Return a model by its name in any case."""
-    for model in (*MODELS.values(), MIXED):
+    for model in (*MODELS.values(), MIXED, FORMATS):
         if isinstance(name, str) and model.name.lower() == name.lower():
             return model
     raise ValueError(f"model {name!r} is not one of {list(MODELS)}")

@@ -245,17 +245,26 @@ def counts_by_category(values: np.ndarray, n: np.ndarray | None, n_categories: i
     return (values[:, :, None] == np.arange(n_categories)).astype(np.float64)
 
 
-def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> ResponseMatrix:
+def encode_ratings(
+    ratings: pd.DataFrame, levels: Mapping | None = None, *, common: bool = False
+) -> ResponseMatrix:
     """Encode ordered answers, whose numbers in ``levels`` (by item) are the codes.
 
-    Unless levels are given they are the different answers to each item.
+    Of items without levels they are the different answers to the item, or, if they are ``common``,
+    to all items.
     """
     checked = check_responses(ratings, ratings=True)
-    if levels is None:
-        levels = {item: sorted(checked[item].dropna().unique()) for item in checked}
-        wrong = [item for item, values in levels.items() if not 2 <= len(values) <= MOST_CATEGORIES]
+    levels = dict(levels or {})
+    observed = [item for item in checked if item not in levels]
+    if observed:
+        chosen = checked[observed]
+        values = {item: sorted(chosen[item].dropna().unique()) for item in observed}
+        if common:
+            values = dict.fromkeys(observed, sorted(set().union(*values.values())))
+        wrong = [item for item in observed if not 2 <= len(values[item]) <= MOST_CATEGORIES]
         flaw = f"have fewer than 2 or more than {MOST_CATEGORIES} different answers; leave them out"
         refuse("items", wrong, f"{flaw}, or group their answers into categories")
+        levels |= values
     codes = np.full(checked.shape, MISSING, np.uint8)
     for column, (item, answers) in enumerate(checked.items()):
         categories = np.asarray(levels[item], float)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IRTFit", "IRTWarning", "InformationCriteria", "result_of"]
 
-FORMAT = "psychlm.irt.fit/5"
+FORMAT = "psychlm.irt.fit/6"
 
 
 class InformationCriteria:
@@ -87,6 +87,8 @@ class IRTFit(InformationCriteria):
     estimates: pd.DataFrame | None = None  # by parameter: equal ones share a number, fixed ones -1
     mean_is_free: bool = False  # whether the mean of ability was estimated, as in a focal group
     sd_is_free: bool = False  # whether its standard deviation was
+    se_ability_mean: float = math.nan  # of ability_mean, where it is estimated
+    errors: str = "observed information"  # what standard errors come from; or "sandwich"
 
     def __post_init__(self) -> None:
         model_named(self.model).form.rows_of(self.items)  # b and d must agree
@@ -100,9 +102,10 @@ class IRTFit(InformationCriteria):
         """Return what one looks at first: model, size, log-likelihood, convergence."""
         size = f"{self.n_persons} persons x {len(self.items)} items"
         state = "converged" if self.converged else "NOT converged"
+        errors = "" if self.errors == "observed information" else f", {self.errors} errors"
         return (
             f"IRTFit({self.model}, {size}, log-likelihood {self.loglik:.3f}, AIC {self.aic:.1f}, "
-            f"BIC {self.bic:.1f}, {self.n_parameters} parameters, {state})"
+            f"BIC {self.bic:.1f}, {self.n_parameters} parameters, {state}{errors})"
         )
 
     def require_one_group(self) -> None:
@@ -259,7 +262,13 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
     """Return the estimates on the model's own scale, with their standard errors."""
     model, values, blocks = spec.model, solution.values.copy(), solution.blocks.copy()
     covariance, sd, se_variance = solution.covariance, 1.0, math.nan
-    if model.unit_slope:
+    mean, se_mean = 0.0, math.nan
+    if spec.bank and solution.groups is not None:
+        mean, sd, se_mean, se_sd = (
+            float(solution.groups[name][0]) for name in ("mean", "sd", "se_mean", "se_sd")
+        )
+        se_variance = 2 * sd * se_sd
+    elif model.unit_slope:
         # The Rasch model's slopes are 1: the common slope is ability's standard deviation instead.
         sd = float(values[0, 0])
         se_variance = 2 * sd * math.sqrt(blocks[0, 0, 0])
@@ -281,6 +290,8 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
             asymptote = ASYMPTOTES.get(kind)
             if asymptote in items:
                 items[f"{asymptote}_is_free"] = number[row] >= 0
+        if spec.bank:
+            items["fixed"] = ~np.isnan(spec.fixed[1])
         items["converged"] = solution.converged[spec.places(g)]
         by_group[group] = items
         symbols = ["a", "d", "c", "u"] if model.dichotomous else model.form.symbols(len(values))
@@ -292,12 +303,14 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
         group_items = pd.concat(by_group, names=["group"])
         estimates = pd.concat(numbers, names=["group"])
     same = ["method", "loglik", "log_prior", "n_parameters", "n_iterations", "loglik_error"]
-    same += ["quadrature", "regression", "residual_sd"]
+    same += ["quadrature", "regression", "residual_sd", "errors"]
     return IRTFit(
         items=by_group[spec.groups[0]],
         model=model.name,
         n_persons=spec.answers.n_persons,
         converged=bool(solution.converged.all()),
+        ability_mean=mean,
+        se_ability_mean=se_mean,
         ability_sd=sd,
         se_ability_variance=se_variance,
         covariance=covariance,
@@ -306,7 +319,8 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
         group_items=group_items,
         levels=spec.answers.levels,
         estimates=estimates,
-        sd_is_free=model.unit_slope,
+        mean_is_free=spec.bank,
+        sd_is_free=model.unit_slope or spec.bank,
         **{name: getattr(solution, name) for name in same},
     )
 
@@ -329,7 +343,8 @@ def _plain(value: Any) -> Any:
 def _table(value: dict[str, Any]) -> pd.DataFrame:
     """Return a table from what :func:`_plain` makes of it."""
     table = pd.DataFrame.from_dict(value, orient="tight")
-    return table.astype(dict.fromkeys(table.select_dtypes(exclude=bool), float))
+    texts = [name for name in table if name == "model"]
+    return table.astype(dict.fromkeys(table.select_dtypes(exclude=bool).drop(columns=texts), float))
 
 
 def _digest(content: dict[str, Any]) -> str:

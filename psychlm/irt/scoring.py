@@ -179,7 +179,8 @@ def known_items(
     table = items.loc[encoded.items]
     curves = form.of_table(table)
     check_known(pd.DataFrame(curves.values.T.numpy(), table.index), ability_mean, ability_sd)
-    slope = curves.values[0].to(where) * ability_sd
+    # Steep curves need fine grids; the sign of a slope tells only of logistic ones.
+    slope = (curves.values[0] if plain else curves.steepness).to(where) * ability_sd
     curves = curves.rescaled(ability_mean, ability_sd)
     information = partial(_information, encoded, curves)
     known = partial(KnownCurves, encoded.persons, encoded.row, encoded.count, slope)
@@ -192,7 +193,8 @@ def known_items(
         return known(at_nodes, by_ability, information, not (c > 0).any(), encoded)
     group = torch.zeros(len(encoded.values), dtype=torch.long)
     n_categories = curves.log_probability(torch.zeros(1, dtype=torch.float64)).shape[1]
-    answers = Answers(encoded.values, encoded.count, group, n_categories, encoded.n)
+    count = encoded.count
+    answers = Answers(encoded.values, count, count, group, n_categories, encoded.n)
     at_nodes = partial(answers.node_loglik, curves)
     return known(at_nodes, partial(_by_functions, answers, curves), information, False, None)
 
@@ -276,7 +278,8 @@ def score(
     Parameters
     ----------
     items : DataFrame, indexed by item
-        Known parameters: a, b or d, c and u, as ``IRTFit.items`` has them.
+        Known parameters: a, b or d, c and u, as ``IRTFit.items`` has them, in the logistic metric
+        (D = 1): convert those printed in the normal metric by :func:`psychlm.irt.rescale`.
     responses : DataFrame, shape (n_persons, n_items)
         A responses frame; its items may be some of those known. Who answered none of them has NaN,
         and a warning names them.

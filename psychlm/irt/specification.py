@@ -1,7 +1,7 @@
 """What is estimated: items and their forms, what is free, fixed or equal, groups and priors.
 
-One table serves all models: a *cell* is a parameter of an item in a group. Cells that are not fixed
-are numbered by the estimate that they equal.
+One table serves all models: a *cell* is a parameter of an item in a group, and a linear map leads
+from the estimates to the cells. Most maps are those of equal parameters: 0 and 1.
 """
 
 from __future__ import annotations
@@ -9,18 +9,27 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError, by_person, format_names, refuse
+from psychlm.frames import FrameError, Repeated, by_person, format_names, refuse
 from psychlm.irt.em import Expectation
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
-from psychlm.irt.response_functions import KINDS, MIXED, Model, model_named
+from psychlm.irt.response_functions import (
+    FORMATS,
+    KINDS,
+    MIXED,
+    MixedFormats,
+    Model,
+    Nominal,
+    model_named,
+    step_contrasts,
+)
 from psychlm.irt.response_matrix import (
     ResponseMatrix,
     counts_by_category,
@@ -43,6 +52,14 @@ class IRTWarning(UserWarning):
     """A fit that needs a second look: what happened, to which items, and what to do."""
 
 
+class ParameterMap(NamedTuple):
+    """What is estimated: cells = their fixed values + basis @ estimates."""
+
+    basis: np.ndarray  # (n_cells, n_estimates); a row of 0 is a fixed cell
+    kinds: np.ndarray  # (n_estimates,) row of parameters; n_rows: free of bounds; then a log sd
+    names: pd.MultiIndex  # (item or group, symbol)
+
+
 @dataclass(frozen=True)
 class Specification:
     """What is answered by whom, and which parameters are free."""
@@ -55,6 +72,9 @@ class Specification:
     ties: np.ndarray  # (4, n_items), by KINDS: the item whose parameter each equals
     freed: np.ndarray  # (4, n_items) bool, by KINDS: differs between groups
     priors: dict[str, Prior]
+    bank: bool = False  # whether some items are fixed, which tell the abilities of all groups
+    weights: np.ndarray | None = None  # (n_persons,) of persons; None: all 1
+    facets: ParameterMap | None = None  # estimates beside those of the items, such as severities
 
     @property
     def items(self) -> pd.Index:
@@ -122,34 +142,70 @@ class Specification:
         return np.where(np.isnan(self.fixed), numbers, -1)
 
     @cached_property
-    def estimates(self) -> tuple[np.ndarray, np.ndarray, pd.MultiIndex]:
-        """The estimate of every cell (-1: fixed), and of every estimate its kind and name.
+    def parameters(self) -> ParameterMap:
+        """The map from estimates to cells.
 
         Cells are the parameters, row by row of the columns, then the means of the groups' ability
-        and the logarithms of their sds, which are kinds of their own after the rows. Equal cells
-        share an estimate, which has the name of the first of them.
+        and the logarithms of their sds. Equal cells share an estimate, which has the name of the
+        first of them.
         """
         columns = self.columns
         n_rows = len(self.fixed)
         by_group = [self.numbers(g) for g in range(len(self.groups))]
         cells = [by_group[g][row, j] for row in range(n_rows) for j, g in columns]
-        # Items that work alike in all groups show their means (intercepts) and spreads (slopes).
+        # Items that work alike in all groups show their means (intercepts) and spreads (slopes);
+        # items of a bank show those of the reference group too.
         for linking in (1, 0):
             linked = not self.freed[linking].all()
             first = max(cells) + 1
-            cells += [first + g if g and linked else -1 for g in range(len(self.groups))]
+            cells += [
+                first + g if linked and (g or self.bank) else -1 for g in range(len(self.groups))
+            ]
         labels = [
             self.items[j] if g == 0 else f"{self.items[j]}, {self.groups[g]}" for j, g in columns
         ]
         names = [(label, symbol) for symbol in self.model.form.symbols(n_rows) for label in labels]
-        names += [(group, name) for name in ("mean", "log sd") for group in self.groups]
+        groups = ["ability" if group is None else group for group in self.groups]
+        names += [(group, name) for name in ("mean", "log sd") for group in groups]
         sizes = [len(columns)] * n_rows + [len(self.groups)] * 2
         kinds = np.repeat(np.arange(n_rows + 2), sizes)
         label, _ = pd.factorize(np.where(np.array(cells) < 0, np.nan, cells))
         estimated = np.flatnonzero(label >= 0)
         firsts = estimated[np.unique(label[estimated], return_index=True)[1]]
+        basis = np.zeros((len(cells), len(firsts)))
+        basis[estimated, label[estimated]] = 1.0
         index = pd.MultiIndex.from_tuples([names[k] for k in firsts], names=["item", "parameter"])
-        return label, kinds[firsts], index
+        whole = ParameterMap(basis, kinds[firsts], index)
+        if self.model.common_steps:
+            whole = with_common_steps(whole, n_rows, len(columns))
+        if self.facets is None:
+            return whole
+        both = zip(whole, self.facets, strict=True)
+        basis, kinds, index = (np.concatenate(pair, axis=-1) for pair in both)
+        return ParameterMap(basis, kinds, pd.MultiIndex.from_tuples(index, names=whole.names.names))
+
+
+def with_common_steps(separate: ParameterMap, n_rows: int, n_columns: int) -> ParameterMap:
+    """Return the map of a rating scale: intercept k of an item is d + t_k, with sum(t) = 0."""
+    basis, kinds, names = separate
+    row, column = np.divmod(basis.argmax(axis=0), n_columns)  # of every estimate's first cell
+    is_step = (row > 0) & (row < n_rows)
+    located, location = np.unique(column[is_step], return_inverse=True)
+    contrasts = step_contrasts(n_rows - 1)
+    # From the new estimates (others, then d of every item, then t_2, t_3, ...) to the former ones.
+    others = np.eye(len(kinds))[:, ~is_step]
+    of_location = np.zeros((len(kinds), len(located)))
+    of_location[np.flatnonzero(is_step), location] = 1.0
+    of_step = np.where(is_step[:, None], contrasts[(row - 1).clip(0, n_rows - 2)], 0.0)
+    items = [names[k][0] for k in np.flatnonzero(is_step & (row == 1))]
+    labels = [*names[~is_step], *((item, "d") for item in items)]
+    labels += [("all", f"t{k}") for k in range(2, n_rows)]
+    n_free = [len(located), n_rows - 2]
+    return ParameterMap(
+        basis @ np.hstack([others, of_location, of_step]),
+        np.concatenate([kinds[~is_step], np.repeat([1, n_rows], n_free)]),
+        pd.MultiIndex.from_tuples(labels, names=names.names),
+    )
 
 
 @dataclass(frozen=True)
@@ -171,6 +227,7 @@ class Solution:
     method: str = "mml"
     regression: pd.DataFrame | None = None  # of difficulties on covariates
     residual_sd: float = math.nan
+    errors: str = "observed information"  # what standard errors come from
 
 
 def problems(
@@ -218,10 +275,12 @@ def specify(
     reference: object = None,
     free: Names | Mapping[str, Names] = (),
     item_names: Sequence[str] | pd.Index | None = None,
+    fixed: pd.DataFrame | None = None,
+    levels_of_fixed: Mapping | None = None,
+    weights: pd.Series | Sequence | None = None,
 ) -> Specification:
     """Check the arguments of :func:`psychlm.irt.fit`, and return what they specify."""
-    chosen = model_named(model) if isinstance(model, str) else MIXED
-    if chosen is MIXED and isinstance(model, str):
+    if isinstance(model, str) and model_named(model) in (MIXED, FORMATS):
         raise ValueError("models that differ between items are a mapping from item to model")
     priors = dict(priors or {})
     for name, prior in priors.items():
@@ -230,20 +289,12 @@ def specify(
             raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {kinds}")
         if isinstance(prior, Beta) and min(prior.alpha, prior.beta) <= 1:
             raise FrameError(f"{prior} has its mode at 0 or 1; give alpha and beta above 1")
+    # Responses, models item by item, and asymptotes that are fixed.
+    known = None if fixed is None else levels_of_bank(responses, model, fixed, levels_of_fixed)
+    answers, chosen, named = answers_and_models(responses, model, known, item_names)
+    items = answers.items
     if chosen.common_slope and "slope" in priors:
         raise FrameError(f"the {chosen.name} model has no slopes for a prior; drop it or fit a 2PL")
-
-    # Responses, models item by item, and asymptotes that are fixed.
-    if chosen.dichotomous:
-        answers = encode_responses(responses, None, item_names)
-    else:
-        answers = encode_ratings(responses)
-        warn_of_gaps(answers)
-    items = answers.items
-    named = [chosen] * len(items)
-    if chosen is MIXED:
-        named = models_of_items(model, items)
-        chosen = named[0] if len(set(map(id, named))) == 1 else MIXED
     is_free = {name: np.array([name in each.free for each in named]) for name in KINDS[2:]}
     equal = dict(equal or {})
     if isinstance(guessing, str):
@@ -260,9 +311,9 @@ def specify(
     }
     levels = answers.levels
     n_categories = [2 if levels is None else len(levels[item]) for item in items]
-    fixed = chosen.form.fixed(np.array(n_categories), is_free, given)
-    is_row_free = np.isnan(fixed).any(axis=1)
-    free_kinds = {KINDS[k] for k in np.array(chosen.form.row_kinds(len(fixed)))[is_row_free]}
+    values = chosen.form.fixed(np.array(n_categories), is_free, given)
+    kinds_of_rows = np.array(chosen.form.row_kinds(len(values)))
+    free_kinds = {KINDS[k] for k in kinds_of_rows[np.isnan(values).any(axis=1)]}
     differ = set(free) if isinstance(free, Mapping) else set()
     if idle := sorted((set(priors) | set(equal) | differ) & set(KINDS) - free_kinds):
         raise FrameError(
@@ -270,7 +321,17 @@ def specify(
             "priors, equal and free, or fit a model that has them"
         )
 
-    # Equal parameters, and groups.
+    # Equal parameters, groups, and items of a bank.
+    in_bank = np.zeros(len(items), bool)
+    if fixed is not None:
+        in_bank = hold_at_bank(chosen, items, fixed, values)
+        own = tied_parameters(items, equal) == np.arange(len(items))
+        shared = ~own.all(axis=0)
+        for tied_to in tied_parameters(items, equal)[~own]:
+            shared[tied_to] = True
+        shared |= freed_parameters(items, free, 2).any(axis=0)
+        flaw = "are fixed and stand in free or equal too; take them out of these"
+        refuse("items", items[in_bank & shared], flaw)
     if chosen.common_slope:
         equal["slope"] = "all"
     ties = tied_parameters(items, equal)
@@ -280,7 +341,144 @@ def specify(
         groups, member = check_groups(answers.persons, group, reference)
     freed = freed_parameters(items, free, len(groups))
     freed[0] &= not chosen.common_slope  # its one slope is that of all groups
-    return Specification(chosen, answers, groups, member, fixed, ties, freed, priors)
+    return Specification(
+        model=chosen,
+        answers=answers,
+        groups=groups,
+        member=member,
+        fixed=values,
+        ties=ties,
+        freed=freed,
+        priors=priors,
+        bank=bool(in_bank.any()),
+        weights=None if weights is None else checked_weights(answers.persons, weights),
+    )
+
+
+def checked_weights(persons: pd.Index, weights: pd.Series | Sequence) -> np.ndarray:
+    """Return the weights of persons, (n_persons,)."""
+    values = by_person(persons, weights, "weight").astype(float)
+    flaw = "have a weight that is not a finite number above 0; leave them out, or give another"
+    refuse("persons", persons[~(np.isfinite(values) & (values > 0))], flaw)
+    return values.to_numpy()
+
+
+def levels_of_bank(
+    responses: pd.DataFrame,
+    model: str | Mapping | pd.Series,
+    bank: pd.DataFrame,
+    levels: Mapping | None,
+) -> dict:
+    """Return the answers that are the categories of the bank's items among the responses."""
+    asked = getattr(responses, "columns", pd.Index([]))
+    if isinstance(responses, Repeated):
+        asked = responses.n.columns
+    known = asked[asked.isin(bank.index)]
+    if not len(known):
+        raise FrameError(
+            f"none of the items {format_names(asked)} stands in fixed, which has "
+            f"{format_names(bank.index)}; name the items alike, or leave fixed out"
+        )
+    refuse("items", bank.index[bank.index.duplicated()], "stand twice in fixed; keep one of each")
+    form = model_named(model).form if isinstance(model, str) else MixedFormats
+    if form.dichotomous or "model" not in bank and form is MixedFormats:
+        return dict.fromkeys(known, [0, 1])
+    return form.of_table(bank.loc[known]).levels(known) | {
+        item: list(levels[item]) for item in known if levels
+    }
+
+
+def hold_at_bank(
+    model: Model, items: pd.Index, bank: pd.DataFrame, values: np.ndarray
+) -> np.ndarray:
+    """Write the parameters of a bank's items into the fixed rows; return which items these are."""
+    if model.common_steps:
+        raise FrameError(
+            f"steps that all items share cannot be fixed for some; fit a PCM, not {model.name}"
+        )
+    in_bank = items.isin(bank.index)
+    unused = ["b"] if {"b", "d"} <= set(bank) else []  # they need not agree
+    rows = model.form.rows_of(bank.loc[items[in_bank]].drop(columns=unused))
+    unknown = items[in_bank][~np.isfinite(rows).all(axis=0)]
+    refuse("items", unknown, "have no finite parameters in fixed; take them out of it")
+    own = np.array(model.form.row_kinds(len(rows)))
+    whole = np.array(model.form.row_kinds(len(values)))
+    for kind in np.unique(own):
+        target = np.flatnonzero(whole == kind)[: (own == kind).sum()]
+        values[np.ix_(target, in_bank)] = rows[own == kind]
+    if model.common_slope:
+        slopes = rows[0]
+        if np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
+            raise FrameError(
+                f"the slopes of fixed lie between {slopes.min():.3g} and {slopes.max():.3g}, and "
+                f"the {model.name} model has one; fit a model whose slopes differ"
+            )
+        values[0] = slopes[0]
+    return in_bank
+
+
+def answers_and_models(
+    responses: pd.DataFrame | Repeated | np.ndarray,
+    model: str | Mapping | pd.Series,
+    levels: Mapping | None,
+    item_names: Sequence[str] | pd.Index | None,
+) -> tuple[ResponseMatrix, Model, list[Model]]:
+    """Return the encoded answers, the model of all items, and that of each.
+
+    ``levels`` are the answers that are the categories of items of a bank.
+    """
+    if isinstance(model, str):
+        chosen = model_named(model)
+        if chosen.dichotomous:
+            answers = encode_responses(responses, None, item_names)
+        else:
+            answers = encode_ratings(responses, levels, common=chosen.common_steps)
+            if chosen.form.ordered:
+                warn_of_gaps(answers)
+        return answers, chosen, [chosen] * answers.n_items
+
+    named = {item: model_named(name) for item, name in pd.Series(model, dtype=object).items()}
+    rated = not all(each.dichotomous for each in named.values())
+    if isinstance(responses, pd.DataFrame):  # items that are not named may have ratings
+        rated |= not responses.isin([0, 1]).where(responses.notna(), True).all(axis=None)
+    if rated:
+        answers = encode_ratings(responses, levels)
+        warn_of_gaps(answers)
+    else:
+        answers = encode_responses(responses, None, item_names)
+    items = answers.items
+    refuse(
+        "items", pd.Index(list(named)).difference(items), "of the model are not among the responses"
+    )
+    # Items that are not named have the model that goes with their number of categories.
+    unit_slope = bool(named) and all(each.unit_slope for each in named.values())
+    default = ("Rasch", "PCM") if unit_slope else ("2PL", "graded")
+    polytomous = [answers.levels is not None and len(answers.levels[item]) > 2 for item in items]
+    models = [
+        named.get(item, model_named(default[several]))
+        for item, several in zip(items, polytomous, strict=True)
+    ]
+    two_coded = [answers.levels is None or answers.levels[item] == [0, 1] for item in items]
+    wrong = [one.dichotomous and not two for one, two in zip(models, two_coded, strict=True)]
+    flaw = 'have answers other than 0 and 1; name "graded", "gpcm" or "PCM" for them'
+    refuse("items", items[wrong], flaw)
+    if len(set(models)) == 1:
+        return answers, models[0], models
+    alone = [
+        each.common_slope != unit_slope or each.common_steps or each.form is Nominal
+        for each in models
+    ]
+    flaw = (
+        "have a model that has no others beside it; name such as differ by item, 2PL, 3PL, 4PL, "
+        "graded and gpcm, or Rasch and PCM"
+    )
+    refuse("items", items[alone], flaw)
+    if all(each.dichotomous for each in models):
+        return answers, MIXED, models
+    chosen = replace(
+        FORMATS, form=MixedFormats.of(models), common_slope=unit_slope, unit_slope=unit_slope
+    )
+    return answers, chosen, models
 
 
 def warn_of_gaps(answers: ResponseMatrix) -> None:
@@ -299,16 +497,6 @@ def warn_of_gaps(answers: ResponseMatrix) -> None:
             IRTWarning,
             stacklevel=4,
         )
-
-
-def models_of_items(model: Mapping | pd.Series, items: pd.Index) -> list[Model]:
-    """Return the model of every item: dichotomous ones whose slopes are free."""
-    named = pd.Series(model, dtype=object).reindex(items)
-    models = [None if pd.isna(name) else model_named(name) for name in named]
-    wrong = [each is None or each.common_slope or not each.dichotomous for each in models]
-    flaw = 'have no model, or one that cannot differ; name "2PL", "3PL" or "4PL" for every item'
-    refuse("items", items[wrong], flaw)
-    return [each for each in models if each is not None]
 
 
 def asymptotes(items: pd.Index, name: str, given: float | pd.Series) -> np.ndarray:
@@ -400,6 +588,8 @@ def check_links(spec: Specification) -> None:
     for intercept, link in zip(spec.ties[1], (np.array(answered) & ~spec.freed[1]).T, strict=True):
         linking[:, intercept] |= link
     reached = linking[0]
+    if spec.bank:  # whose items compare every group with the bank's scale
+        reached = ~np.isnan(spec.fixed[1])
     for _ in spec.groups:
         reached = linking[(linking & reached).any(axis=1)].any(axis=0)
     apart = [
@@ -418,14 +608,14 @@ def check_answers(spec: Specification) -> None:
     answers = spec.answers
     items = spec.items
     check_links(spec)
-    if len(items) < 3:
+    if len(items) < 3 and not spec.bank:
         raise FrameError(
             f"{len(items)} items do not identify a {spec.model.name} model; it takes at least 3"
         )
     constant = np.zeros(len(items), bool)
     if answers.levels is None:
         rarer = np.minimum(answers.n_correct, answers.n_answered - answers.n_correct)
-        constant = rarer == 0
+        constant = (rarer == 0) & np.isnan(spec.fixed[1])
         common = set(items[rarer >= RARE])
         twins = [names for names in identical_items(answers) if names[0] in common]
         if twins:

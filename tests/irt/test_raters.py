@@ -5,6 +5,7 @@ take in that of the standard deviation of ability."""
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import optimize
 
 from psychlm import irt
 from psychlm.frames import FrameError
@@ -43,10 +44,71 @@ def test_judgements_that_tell_no_severities_are_refused_with_the_reason(judgemen
     apart = apart[apart["rater"] < 2]
     for rows, says in (
         (judgements.drop(columns="rater"), r"need the columns \['rater'\]"),
-        (judgements.assign(score=2), "right or wrong; a facet of raters for ratings.*gpcm"),
+        (judgements.assign(score=2), r"items \[0, 1, 2, 3\] have judgements that are all alike"),
         (judgements.assign(score=judgements["rater"] > 0), r"raters \[0, 1, 2\] .*no finite"),
         (apart, "2 raters and 4 items fall into sets without a judgement in common"),
         (judgements[judgements["rater"] == 0], "1 raters .* two raters or more"),
     ):
         with pytest.raises(FrameError, match=says):
             irt.fit_raters(rows)
+
+
+@pytest.fixture(scope="module")
+def ratings() -> pd.DataFrame:
+    """Return ratings 0 to 3 of answers to 4 items; each of four raters has rated half of them."""
+    rng = np.random.default_rng(8)
+    cells = pd.MultiIndex.from_product([range(150), range(4), range(4)])
+    rows = cells.to_frame(index=False, name=["person", "item", "rater"])
+    b = np.array([-0.5, 0.0, 0.2, 0.6])[rows["item"]]
+    location = b + np.array(SEVERITIES)[rows["rater"]]
+    z = 1.1 * rng.normal(size=150)[rows["person"]] - location
+    steps = z[:, None] - np.array([-1.0, 0.1, 0.9])
+    weight = np.exp(np.c_[np.zeros(len(rows)), steps.cumsum(axis=1)])
+    at_most = (weight / weight.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    rows["score"] = (rng.random((len(rows), 1)) > at_most).sum(axis=1).astype(float)
+    return rows[(rows["person"] + rows["rater"]) % 2 == 0]
+
+
+SEVERITIES = [0.7, -0.4, 0.1, -0.4]
+
+
+@pytest.mark.parametrize("model", ["PCM", "RSM"])
+def test_severities_of_ratings_maximise_the_likelihood_and_recover_the_raters(model, ratings):
+    """The reference is the likelihood written out here, and the curvature of it."""
+    fit = irt.fit_raters(ratings, model)
+    assert fit.converged
+    severity, se = fit.raters.sort_index()["severity"], fit.raters.sort_index()["se"]
+    assert severity.sum() == pytest.approx(0, abs=1e-9)
+    assert (np.abs(severity - SEVERITIES) < 3 * se).all()
+    nodes = np.linspace(-6, 6, 61)
+    weights = np.exp(-(nodes**2) / 2) / np.exp(-(nodes**2) / 2).sum()
+    item, rater, score = (ratings[name].to_numpy(int) for name in ("item", "rater", "score"))
+    _, person = np.unique(ratings["person"], return_inverse=True)
+
+    def negative(point):
+        sd, free = point[0], point[1:4]
+        severities = np.r_[free, -free.sum()]
+        if model == "PCM":
+            steps = point[4:].reshape(4, 3)
+        else:
+            steps = point[4:8, None] + np.r_[point[8:], -point[8:].sum()]
+        z = sd * nodes - steps[item][:, :, None] - severities[rater][:, None, None]
+        total = np.concatenate([0 * z[:, :1], z.cumsum(1)], 1)
+        log_p = total[np.arange(len(score)), score] - np.log(np.exp(total).sum(1))
+        by_person = np.zeros((person.max() + 1, len(nodes)))
+        np.add.at(by_person, person, log_p)
+        return -np.log(np.exp(by_person) @ weights).sum()
+
+    steps = fit.items.sort_index()[["b1", "b2", "b3"]].to_numpy()
+    location = steps.mean(axis=1)
+    np.testing.assert_allclose(fit.items.sort_index()["b"], location)
+    of_steps = steps.ravel() if model == "PCM" else np.r_[location, (steps[0] - location[0])[:2]]
+    point = np.r_[fit.ability_sd, severity[:3], of_steps]
+    assert -negative(point) == pytest.approx(fit.loglik, abs=1e-3)
+    assert np.abs(optimize.approx_fprime(point, negative, 1e-5)).max() < 0.05
+    hessian = optimize.approx_fprime(
+        point, lambda x: optimize.approx_fprime(x, negative, 1e-5), 1e-4
+    )
+    errors = np.sqrt(np.diag(np.linalg.inv((hessian + hessian.T) / 2)))
+    np.testing.assert_allclose(se[:3], errors[1:4], rtol=0.02)
+    assert fit.persons["theta"].notna().all() and len(fit.persons) == 150

@@ -39,6 +39,23 @@ def test_the_next_item_lowers_the_squared_error_most_of_all_candidates(seed, n_i
         assert errors[item] <= min(errors.values()) + 1e-9
 
 
+def test_a_short_form_says_whether_its_choice_beats_random_items(tmp_path):
+    """Items that differ in slope reward a choice; a bank of noise for ten persons does not."""
+    rng = np.random.default_rng(5)
+    steep = simulate.items(40, rng).assign(a=np.r_[np.full(6, 3.0), np.full(34, 0.2)], b=0.0)
+    answers = simulate.responses(rng.normal(size=400), steep, rng)
+    ability = answers.iloc[:, :6].sum(axis=1)
+    form = irt.short_form(answers, 6, score=ability)
+    assert form.gain[1] > 0 and form.verdict.endswith("predicts better than as many random items")
+    errors = form.errors["rmse"]
+    assert form.gain[0] == pytest.approx(errors["random"] - errors["forward"])
+    noise = pd.DataFrame(rng.integers(0, 2, (60, 30))).rename_axis("person")
+    form = irt.short_form(noise, 5, score=rng.normal(size=60))
+    assert form.gain[1] < 0 and "random items predict" in form.verdict
+    noise.to_csv(tmp_path / "noise.csv")
+    assert "random items predict" in run("shorten", tmp_path / "noise.csv", "--n-items", "5").output
+
+
 def test_of_copies_only_one_is_chosen():
     answers = bank(150, 12, 1).to_numpy()
     doubled = np.c_[answers, answers]  # item k + 12 is item k
