@@ -487,7 +487,7 @@ def test_three_items_of_forty_persons_reach_a_maximum_of_the_likelihood(seed):
     ("responses", "model", "options", "message"),
     [
         (None, "5PL", {}, "5PL"),
-        (None, {"item-1": "3PL"}, {}, "have no model"),
+        (None, {"item-1": "3PL"}, {}, "are not among the responses"),
         (None, "3PL", {"priors": {"guessing": irt.LogNormal()}}, "'guessing'"),
         (None, "Rasch", {"priors": {"slope": irt.LogNormal()}}, "no slopes"),
         (None, "2PL", {"priors": {"guessing": irt.Beta()}}, "no item of this 2PL .*guessing"),
