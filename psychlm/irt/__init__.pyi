@@ -8,6 +8,7 @@ from . import (
     item_fit as item_fit,
     linking as linking,
     model_tables as model_tables,
+    multidimensional as multidimensional,
     priors as priors,
     raters as raters,
     response_functions as response_functions,
@@ -57,6 +58,10 @@ from .item_fit import (
 )
 from .linking import link as link, linking_constants as linking_constants, rescale as rescale
 from .model_tables import ModelTables as ModelTables
+from .multidimensional import (
+    MultidimensionalFit as MultidimensionalFit,
+    fit_dimensions as fit_dimensions,
+)
 from .priors import Beta as Beta, LogNormal as LogNormal, Normal as Normal
 from .raters import RaterFit as RaterFit, fit_raters as fit_raters
 from .result import IRTFit as IRTFit, IRTWarning as IRTWarning
