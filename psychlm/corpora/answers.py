@@ -52,6 +52,7 @@ externalreference recipientlastname recipientfirstname recipientemail locationla
 locationlongitude distributionchannel userlanguage duration(inseconds)""".split()  # noqa: SIM905
 # cells that are no answer; with a key "None" may be a choice
 EMPTY = ["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "#NULL!"]
+DIGITS = frozenset("0123456789")
 MARKS = [".", "-", "–", "*", "**"]  # blanks and double marks of scanners and programs
 # words in the names of rows that hold sums or means of the others, and words beside them
 SUMS = "average avg mean median sd std sum total totals maximum minimum possible correct deviation"
@@ -711,6 +712,14 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
             f"there is no column {format_names(lacking)}, which the key has; the file has {header}"
         )
     as_written = shape.table
+    # Columns of digits are numbers at once: the rules below look at the texts of each column.
+    digits = [
+        name
+        for name in candidates
+        if not (told["labels"] or is_numeric(as_written[name]))
+        and DIGITS.issuperset(as_written[name].dropna().unique())
+    ]
+    shape.table = as_written.astype(dict.fromkeys(digits, float))
     shape.table, marked = _mark_missing(shape.table, candidates, told["missing"])
     wanted = [name for name in given or candidates if name not in of_key]
     numbers, logical, words, left_out = _numbers(shape, wanted, told["labels"])

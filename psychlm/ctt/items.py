@@ -121,10 +121,11 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     graded[answers.isna()] = np.nan
     right = check_size(pd.DataFrame(graded, answers.index, answers.columns))
     n_others = right.notna().sum(axis=1) - 1
+    total = right.sum(axis=1)
     tables = {}
     for item in answers.columns:
         scored = right[item].notna() & (n_others > 0)
-        rest = (right.drop(columns=item).sum(axis=1) / n_others)[scored].to_numpy()
+        rest = ((total - right[item]) / n_others)[scored].to_numpy()
         chosen = pd.get_dummies(answers.loc[scored, item]).astype(float)
         values = chosen.to_numpy()
         r = _columnwise_correlation(values, np.broadcast_to(rest[:, None], values.shape))
@@ -197,7 +198,7 @@ def cronbach_alpha(responses: pd.DataFrame | Repeated) -> float:
     >>> round(cronbach_alpha(pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1]})), 4)
     0.7273
     """
-    return _alpha(_covariances(check_size(responses, ratings=True)))
+    return _alpha(*_with_total(check_size(responses, ratings=True)))
 
 
 def alpha_interval(
@@ -222,8 +223,7 @@ def alpha_interval(
     """
     checked = check_size(responses, ratings=True)
     values = checked.to_numpy()
-    covariances = _covariances(checked)
-    alpha = _alpha(covariances)
+    alpha = cronbach_alpha(checked)
     n_persons, n_items = values.shape
     if not np.isnan(values).any():
         degrees = (n_persons - 1, (n_persons - 1) * (n_items - 1))
@@ -235,6 +235,7 @@ def alpha_interval(
     # pairs this is the change of the total, over items with themselves that of the trace.
     answered = (~np.isnan(values)).astype(float)
     centred = np.nan_to_num(values - np.nanmean(values, axis=0))
+    covariances = _covariances(checked)
     n_both = answered.T @ answered
     if n_both.min() < 3:
         raise FrameError(
@@ -327,11 +328,11 @@ def alpha_if_deleted(responses: pd.DataFrame | Repeated) -> pd.Series:
     {'q1': 0.5, 'q2': 0.727, 'q3': 0.727}
     """
     checked = check_size(responses, 3, ratings=True)
-    covariances = _covariances(checked)
-    n_left = len(covariances) - 1
+    variances, with_total = _with_total(checked)
+    n_left = len(variances) - 1
     # Without item k: the trace loses its variance, the total its row and column.
-    trace = np.trace(covariances) - covariances.diagonal()
-    total = covariances.sum() - 2 * covariances.sum(axis=0) + covariances.diagonal()
+    trace = variances.sum() - variances
+    total = with_total.sum() - 2 * with_total + variances
     with np.errstate(invalid="ignore", divide="ignore"):
         alphas = n_left / (n_left - 1) * (1 - trace / total)
     alphas = np.where(total > 1e-12, alphas, np.nan)
@@ -345,8 +346,8 @@ def standard_error_of_measurement(responses: pd.DataFrame | Repeated) -> float:
     >>> round(standard_error_of_measurement(responses), 4)
     0.6455
     """
-    covariances = _covariances(check_size(responses, ratings=True))
-    return float(np.sqrt(covariances.sum() * (1 - _alpha(covariances))))
+    variances, with_total = _with_total(check_size(responses, ratings=True))
+    return float(np.sqrt(with_total.sum() * (1 - _alpha(variances, with_total))))
 
 
 def split_half(
@@ -374,13 +375,19 @@ def split_half(
     elif halves != "odd-even":
         raise ValueError(f"halves={halves!r} is unknown; choose 'odd-even' or 'random'")
     second = 1 - first
-    covariances = _covariances(checked)
     # With h = 1 for the items of one half, g = 1 - h and C the pairwise covariances of the items,
-    # the halves' sum scores correlate by h'Cg / sqrt(h'Ch g'Cg): of all splits at once.
-    variance_1, variance_2, covariance = (
-        ((a @ covariances) * b).sum(axis=1)
-        for a, b in ((first, first), (second, second), (first, second))
-    )
+    # the halves' sum scores correlate by h'Cg / sqrt(h'Ch g'Cg): of all splits at once. Of more
+    # items than persons C is larger than the sum scores X h, of which h'Cg is the covariance.
+    if checked.shape[1] > len(checked) and not checked.isna().any(axis=None):
+        centred = (checked - checked.mean()).to_numpy() / np.sqrt(len(checked) - 1)
+        of_first = first @ centred.T
+        of_second = second @ centred.T
+        products = ((of_first, of_first), (of_second, of_second), (of_first, of_second))
+    else:
+        covariances = _covariances(checked)
+        with_first = first @ covariances
+        products = ((with_first, first), (second @ covariances, second), (with_first, second))
+    variance_1, variance_2, covariance = ((a * b).sum(axis=1) for a, b in products)
     if min(variance_1.min(), variance_2.min()) <= 1e-12:
         raise FrameError("a half of the test has no variance; drop constant items")
     r = covariance / np.sqrt(variance_1 * variance_2)
@@ -430,9 +437,20 @@ def _covariances(responses: pd.DataFrame) -> Array:
     return covariances
 
 
-def _alpha(covariances: Array) -> float:
-    """Return k/(k - 1) (1 - trace(C) / sum(C))."""
-    n_items, total = len(covariances), covariances.sum()
+def _with_total(responses: pd.DataFrame) -> tuple[Array, Array]:
+    """Return the items' variances, and their covariances with the sum score."""
+    if responses.isna().any(axis=None):
+        covariances = _covariances(responses)
+        return covariances.diagonal(), covariances.sum(axis=0)
+    centred = (responses - responses.mean()).to_numpy()
+    with_total = centred.T @ centred.sum(axis=1)
+    return (centred**2).sum(axis=0) / (len(centred) - 1), with_total / (len(centred) - 1)
+
+
+def _alpha(variances: Array, with_total: Array) -> float:
+    """Return k/(k - 1) (1 - sum of the items' variances / variance of the sum score)."""
+    n_items = len(variances)
+    total = with_total.sum()
     if total <= 1e-12:
         raise FrameError("the total score has no variance, so reliability is undefined")
-    return float(n_items / (n_items - 1) * (1 - np.trace(covariances) / total))
+    return float(n_items / (n_items - 1) * (1 - variances.sum() / total))

@@ -48,6 +48,7 @@ from .dimensionality import (
     two_factor as two_factor,
 )
 from .item_fit import (
+    ability_x2 as ability_x2,
     infit_outfit as infit_outfit,
     ld_x2 as ld_x2,
     person_fit as person_fit,

@@ -11,7 +11,7 @@ import scipy
 import torch
 
 from psychlm.frames import refuse
-from psychlm.irt.item_fit import rmsea
+from psychlm.irt.item_fit import booklets, rmsea
 from psychlm.irt.model_tables import ModelTables
 
 if TYPE_CHECKING:
@@ -171,17 +171,27 @@ def _spread(alone: np.ndarray, with_other: np.ndarray) -> np.ndarray:
 
 def quadratic_form(margins: Margins, x: np.ndarray) -> tuple[float, int]:
     """Return M2 and its degrees of freedom: the residual sum of squares of the whitened margins."""
-    # Observed margins: who was asked, and the sums of the answers to items and pairs.
-    answered, answers = _with_pairs(np.isfinite(x).T.astype(float)), _with_pairs(np.nan_to_num(x).T)
-    n = answered.sum(axis=1)
+    # Observed margins: sums of the answers, and persons who were asked, by booklet.
+    asked, booklet = booklets(np.isfinite(x))
+    asked_margins = _with_pairs(asked.T.astype(float))
+    of_booklet = asked_margins * np.bincount(booklet)
+    n = of_booklet.sum(axis=1)
     observed = n > 0
-    answered, answers, n = answered[observed], answers[observed], n[observed]
-    residual = answers.sum(axis=1) / n - (margins.at_nodes @ margins.weights)[observed]
-    overlap = (answered @ answered.T) / np.outer(n, n)
+    answers = np.nan_to_num(x)
+    sums = np.append(answers.sum(axis=0), (answers.T @ answers)[np.triu_indices(x.shape[1], 1)])
+    residual = (sums - n * (margins.at_nodes @ margins.weights))[observed] / n[observed]
+    overlap = (of_booklet @ asked_margins.T)[np.ix_(observed, observed)]
+    overlap /= np.outer(n[observed], n[observed])
     covariance = margins.covariance()[np.ix_(observed, observed)] * overlap
     derivatives = margins.derivatives[observed]
     # Whiten by the Cholesky factor; a projection removes what the estimates explain.
-    root = scipy.linalg.cholesky(covariance, lower=True)
+    try:
+        root = scipy.linalg.cholesky(covariance, lower=True)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "some items are so extreme under this model that their margins do not vary; leave out "
+            "those furthest from the mean ability, see .items"
+        ) from None
     unwhitened = np.column_stack([residual, derivatives])
     white = scipy.linalg.solve_triangular(root, unwhitened, lower=True)
     scaled = white[:, 1:] / np.linalg.norm(white[:, 1:], axis=0).clip(1e-300)

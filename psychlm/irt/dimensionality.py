@@ -24,9 +24,12 @@ from psychlm.irt.result import InformationCriteria
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially one-dimensional test
 LOGISTIC_TO_NORMAL = 1.702  # slope at which the logistic curve is closest to the normal ogive
 FURTHEST = 37.0  # standard deviations: a cut beyond which no normal variable lies
-# of Gauss and Legendre; cell probabilities are good to 1e-9 for correlations within +-0.999
-NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(48)
-PAIRS_PER_BLOCK = 50_000  # pairs of items computed at once: bounds memory
+# Rules of Gauss and Legendre, of 6, 12 and 20 nodes for correlations up to these (Genz 2004), of 48
+# beyond; cell probabilities are good to 1e-9 for correlations within +-0.999.
+RULE_LIMITS = (0.3, 0.75, 0.925)
+RULES = [np.polynomial.legendre.leggauss(n_nodes) for n_nodes in (6, 12, 20, 48)]
+PAIRS_PER_BLOCK = 5_000  # pairs of items computed at once, in a processor's cache
+ANGLE_TOLERANCE = 1e-10  # radians, of the arcsine of a correlation
 FACTOR_NODES = np.linspace(-6, 6, 31)  # of each of two factors; mirt's default
 MAX_STEPS = 500  # of the quasi-Newton method for two factors
 CHANCE_QUANTILE = 0.95  # of the eigenvalues by chance that a factor has to exceed
@@ -117,21 +120,33 @@ def _most_likely(tables: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray
     high = np.full(len(h), np.pi / 2)
     angle = np.zeros(len(h))
     n = tables.sum((1, 2))
+    moving = np.arange(len(h))  # pairs whose angle still changes
     for _ in range(80):  # enough to bisect the whole range to the last digit
-        p = cell_probabilities(angle, h, k)
-        density = _density(angle[:, None, None], h[:, :, None], k[:, None, :])
-        by_angle = np.diff(np.diff(density, axis=1), axis=2)
-        slope = (tables * by_angle / p).sum((1, 2))
-        low = np.where(slope > 0, angle, low)
-        high = np.where(slope > 0, high, angle)
+        previous = angle[moving]
+        cuts = h[moving], k[moving]
+        p = cell_probabilities(previous, *cuts)
+        by_angle = _cells(_density(previous[:, None, None], *_inner(*cuts)))
+        slope = (tables[moving] * by_angle / p).sum((1, 2))
+        low[moving] = np.where(slope > 0, previous, low[moving])
+        high[moving] = np.where(slope > 0, high[moving], previous)
         with np.errstate(divide="ignore", invalid="ignore"):
-            step = angle + slope / (n * (by_angle**2 / p).sum((1, 2)))
-        inside = (step > low) & (step < high)
-        previous = angle
-        angle = np.where(inside, step, (low + high) / 2)
-        if np.abs(angle - previous).max() < 1e-10:
+            step = previous + slope / (n[moving] * (by_angle**2 / p).sum((1, 2)))
+        inside = (step > low[moving]) & (step < high[moving])
+        angle[moving] = np.where(inside, step, (low[moving] + high[moving]) / 2)
+        moving = moving[np.abs(angle[moving] - previous) >= ANGLE_TOLERANCE]
+        if not len(moving):
             break
     return np.sin(angle)
+
+
+def _inner(h: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cuts between the outermost ones, beyond which nothing lies, as a grid."""
+    return h[:, 1:-1, None], k[:, None, 1:-1]
+
+
+def _cells(inner: np.ndarray) -> np.ndarray:
+    """Return differences between neighbouring cuts of what is 0 at the outermost ones."""
+    return np.diff(np.diff(np.pad(inner, ((0, 0), (1, 1), (1, 1))), axis=1), axis=2)
 
 
 def cell_probabilities(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
@@ -144,10 +159,15 @@ def cell_probabilities(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.nd
     the cells between neighbouring cuts h and k, (n_pairs, n_cuts); at least 1e-300. Shape (n_pairs,
     n_cuts - 1, n_cuts - 1).
     """
-    part = np.multiply.outer((NODES + 1) / 2, angle)[:, :, None, None]
-    integral = np.tensordot(NODE_WEIGHTS, _density(part, h[:, :, None], k[:, None, :]), axes=1)
-    below = ndtr(h)[:, :, None] * ndtr(k)[:, None, :] + integral * angle[:, None, None] / 2
-    return np.maximum(np.diff(np.diff(below, axis=1), axis=2), 1e-300)
+    integral = np.empty((len(h), h.shape[1] - 2, k.shape[1] - 2))
+    rule_of_pair = np.searchsorted(RULE_LIMITS, np.abs(np.sin(angle)))
+    for number, (nodes, weights) in enumerate(RULES):
+        pairs = np.flatnonzero(rule_of_pair == number)
+        part = np.multiply.outer((nodes + 1) / 2, angle[pairs])[:, :, None, None]
+        density = _density(part, *_inner(h[pairs], k[pairs]))
+        integral[pairs] = np.tensordot(weights, density, axes=1) * angle[pairs, None, None] / 2
+    apart = np.diff(ndtr(h), axis=1)[:, :, None] * np.diff(ndtr(k), axis=1)[:, None, :]
+    return np.maximum(apart + _cells(integral), 1e-300)
 
 
 def _density(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:

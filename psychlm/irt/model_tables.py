@@ -122,6 +122,12 @@ class ModelTables:
         return np.hstack([of_location, step_contrasts(len(self.estimates) - 1)[row - 1]])
 
     @property
+    def is_own(self) -> np.ndarray:
+        """Whether an estimate is a parameter of its item alone, (n_rows, n_items)."""
+        numbers, n_equal = np.unique(self.estimates, return_counts=True)
+        return np.isin(self.estimates, numbers[(numbers >= 0) & (n_equal == 1)])
+
+    @property
     def n_free_by_item(self) -> np.ndarray:
         """Free parameters that bear on each item; a common one counts for each, as in mirt."""
         return (self.estimates >= 0).sum(0) + self.mean_is_free + self.sd_is_free

@@ -404,3 +404,44 @@ def test_the_ability_of_a_sum_score_is_its_mean_over_all_patterns(kind):
         gapped = x.replace({3.0: 4.0})
         with pytest.raises(FrameError, match="do not rise by 1"):
             irt.sum_score_table(irt.fit(gapped, kind, standard_errors=False))
+
+
+@pytest.mark.parametrize("model", ["2PL", "graded"])
+def test_fit_by_ability_compares_answers_with_what_all_other_answers_predict(model, rng):
+    options = {"n_categories": 4} if model == "graded" else {}
+    items = simulate.items(12, rng, model, **options)
+    x = simulate.responses(rng.normal(size=300), items, rng, model=model)
+    x = x.mask(rng.random(x.shape) < 0.3)
+    fit = irt.fit(x, model, standard_errors=False)
+    found = irt.ability_x2(fit, x)
+    for item in x.columns[:3]:
+        # The reference: the posterior of a model that does not hold the item.
+        answered = x[x[item].notna()]
+        others = fit.of_items(x.columns.drop(item)).posterior(answered.drop(columns=item))
+        p = fit.of_items([item]).probability(others.nodes)[:, 0]
+        category = np.arange(p.shape[1])
+        table = pd.DataFrame({"ability": others.weights @ others.nodes})
+        table["residual"] = answered[item].to_numpy() - others.weights @ (p @ category)
+        table["variance"] = others.weights @ (p @ category**2)
+        table["variance"] -= (others.weights @ (p @ category)) ** 2
+        table = table.sort_values("ability")
+        n_classes = min(10, int(table["variance"].sum() // 5))
+        below = table["variance"].cumsum() - table["variance"] / 2
+        of_class = (below / table["variance"].sum() * n_classes).astype(int)
+        sums = table.groupby(of_class).sum()
+        expected = (sums["residual"] ** 2 / sums["variance"]).sum()
+        assert found.loc[item, "x2"] == pytest.approx(expected, rel=1e-3)
+        assert found.loc[item, "df"] == n_classes - 2
+
+
+def test_fit_by_ability_flags_as_many_clean_items_as_its_level_says():
+    p = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x = simulate.responses(rng.normal(size=300), simulate.items(30, rng, "1PL"), rng)
+        x = x.mask(rng.random(x.shape) < 0.3)
+        p.append(irt.ability_x2(irt.fit(x, "Rasch", standard_errors=False), x)["p"])
+    p = pd.concat(p).dropna()
+    assert len(p) > 300
+    assert 0.025 < (p < 0.05).mean() < 0.085
+    assert (p < 0.001).mean() < 0.01
