@@ -6,7 +6,6 @@ be trained in any order, on any machine, or left to a later run.
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -182,18 +181,14 @@ def chunk_paths(folder: Path, task: dict[str, Any], chunks: Sequence[list[Member
     """Return the file of each chunk, named by a hash of all that its responses depend on."""
     network, inputs, labels = task["training"]
     settings = {key: value for key, value in task["options"].items() if key != "development"}
-    digest = hashlib.sha256(repr((network, sorted(settings.items()))).encode())
+    parts: list[str | bytes] = [repr((network, sorted(settings.items())))]
     for part in (inputs, labels, *task["test"], *(task["options"]["development"] or ())):
         segments = part.segments if isinstance(part, Encoded) else [[part]]
         for array in (np.asarray(values) for segment in segments for values in segment):
-            digest.update(repr((array.shape, array.dtype)).encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-    names = []
-    for chunk in chunks:
-        chunk_digest = digest.copy()
-        chunk_digest.update(repr(chunk).encode())
-        names.append(f"chunk-{chunk_digest.hexdigest()[:32]}.npz")
-    return [folder / name for name in names]
+            parts += [repr((array.shape, array.dtype)), array.tobytes()]
+    task_digest = data.digest(parts)
+    names = [data.digest([task_digest, repr(chunk)])[:32] for chunk in chunks]
+    return [folder / f"chunk-{name}.npz" for name in names]
 
 
 def models_that_fit(network: Network, n_models: int, memory_bytes: int) -> int:

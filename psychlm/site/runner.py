@@ -7,7 +7,6 @@ kernel writes its report into a staging folder, from where :meth:`Runner.publish
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -226,11 +225,11 @@ class Runner:
         if notebook.reads_reports:
             numbers = {one["notebook"]: one["numbers"] for one in index.read_reports(self.reports)}
             settings.append(numbers | {notebook.name: None})
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
+        parts: list[str | bytes] = [json.dumps(settings, sort_keys=True, default=repr)]
         for table in sorted((self.root / "data" / "published").glob("*.csv")):
             if table.name.partition(".")[0] in source:
-                digest.update(table.name.encode() + table.read_bytes())
-        return digest.hexdigest()
+                parts += [table.name, table.read_bytes()]
+        return data.digest(parts)
 
     def files_given(self, notebook: Notebook) -> dict[str, str | int]:
         """Return the checksums of files that parameters name; of those in folders, when changed."""
