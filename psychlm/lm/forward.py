@@ -440,9 +440,9 @@ def _once_per_model(test: Callable[[LanguageModel], int]) -> Callable[[LanguageM
     return test_once
 
 
-def _probe(model: LanguageModel, n: int = 6) -> np.ndarray:
+def _probe(model: LanguageModel) -> np.ndarray:
     """Return a few ordinary tokens on which two ways of running a model can be compared."""
-    return np.random.default_rng(0).integers(model.n_vocabulary // 4, model.n_vocabulary, size=n)
+    return np.random.default_rng(0).integers(model.n_vocabulary // 4, model.n_vocabulary, size=6)
 
 
 @_once_per_model
