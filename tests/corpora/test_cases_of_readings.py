@@ -43,19 +43,6 @@ def test_marks_of_ibex_stay_and_two_texts_are_two():
     assert words["word"].tolist()[:3] == ['"We', "are", 'leaving,"']
 
 
-def test_first_pass_times_of_a_word_that_was_passed_over_are_missing():
-    readings = corpora.read_experiment(shared("cases/readings/eyelink.txt")).readings
-    old = readings[(readings["subject"] == "s1") & (readings["word_id"] == 2)].iloc[0]
-    assert old[["first_fixation_ms", "gaze_ms", "go_past_ms"]].isna().all()
-    assert old["total_ms"] == 250
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_thousands_separator_is_part_of_a_number():
-    times = corpora.read_experiment(shared("cases/readings/lab_excel.csv"), filter="Bedingung=*")
-    assert (times.readings["self_paced_ms"] == 1204.3).any()
-
-
 def test_combining_marks_belong_to_their_letters():
     """Words at edges and before marks are left out, no others; composed accents change nothing."""
     kept = {}

@@ -343,29 +343,6 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("program", ["PCIbex", *PROGRAMS])
-def test_tables_of_programs_are_the_same_corpus(program, long, tmp_path):
-    file, gap, long = tmp_path / "table.csv", program == "EyeLink", long[COLUMNS]
-    expected = corpora.from_long(long, measures={"RT": "ms_ms"})
-    if program == "PCIbex":
-        write_pcibex(long, file)
-    else:
-        table = long.set_axis(PROGRAMS[program], axis=1).assign(trial_type="self-paced-reading")
-        table = table.astype({PROGRAMS[program][4]: object})
-        if gap:
-            table.iloc[0, 4] = "."
-        table.to_csv(file, index=False, sep="\t" if gap else ",")
-    read = read_experiment(file)
-    columns = ["text_id", "word_id", "word", "length_chars"]
-    pd.testing.assert_frame_equal(read.words[columns], expected.words[columns])
-    times = read.readings.filter(like="_ms").iloc[:, 0]
-    assert times.isna().tolist() == [gap] + [False] * (len(long) - 1)
-    times = times.fillna(expected.readings["ms_ms"])
-    assert times.tolist() == expected.readings["ms_ms"].tolist()
-    assert read.readings["subject"].nunique() == 2
-    assert read.notes[0].startswith("recognised: ") and program in read.notes[0]
-
-
 READERS = ["from_csv", "words of surprisal", "scores", "wide", "PCIbex", *PROGRAMS]
 EMPTY_LOOKING = [*sorted(STR_NA_VALUES - {""}), "None", "7", "07", "1e3", "TRUE", "so."]
 
