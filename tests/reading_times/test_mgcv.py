@@ -155,15 +155,6 @@ def test_expressions_agree_with_gam(simulated, method):
     compare_optimum(simulated, f"log(gaze_ms) ~ {linear} + s(log(length_chars), k=5)", method)
 
 
-def test_natural_stories_agree_with_gam():
-    corpus = corpora.natural_stories()
-    words, _ = corpora.exclude(corpora.add_lags(corpus.words, ["length_chars"]))
-    readings = corpora.join(corpus.readings, words)
-    frame = with_bits(readings, corpus.surprisals, **{"GPT-3 davinci": "bits"}).dropna()
-    smooths = 's(position) + te(length_chars, prev_length_chars) + s(text_id, bs="re")'
-    compare(frame, f"self_paced_ms ~ {smooths}", "bits + prev_bits")
-
-
 TERMS = st.sampled_from(
     [
         "ti(length_chars, log_frequency)",
@@ -311,14 +302,6 @@ def test_by_of_a_call_is_that_of_a_column_made_by_it(simulated, call, made):
     assert found.loglik == pytest.approx(expected.loglik, abs=0.01)
     with pytest.raises(ValueError, match="is no linear term or smooth"):  # no value to stand at
         found.effect(found.smooths.index[0])
-
-
-def test_bam_discrete_fits_the_same_model_to_its_own_precision(simulated):
-    formula = 'gaze_ms ~ bits + te(length_chars, log_frequency) + s(position) + s(subject, bs="re")'
-    exact = reading.fit(simulated, formula)
-    discrete = reading.fit(simulated, formula, backend="mgcv", discrete=True)
-    assert discrete.loglik == pytest.approx(exact.loglik, abs=1)
-    assert discrete.edf == pytest.approx(exact.edf, rel=0.05)
 
 
 def test_warnings_of_r_become_those_of_python(simulated):
