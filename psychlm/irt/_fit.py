@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from psychlm.device import Device, one_thread, record_use, torch_device
+from psychlm.device import Device, record_use, torch_device
 from psychlm.frames import Repeated
 from psychlm.irt._repeats import correlation_of_repeats
 from psychlm.irt.arrays import host, namespace, on_device
@@ -35,7 +34,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
 from psychlm.irt.priors import Normal, Prior
 from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named, probabilities_of
-from psychlm.irt.response_matrix import NUMPY_CELLS, pick_device
+from psychlm.irt.response_matrix import NUMPY_CELLS, few_threads, pick_device
 from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import (
     IRTWarning,
@@ -213,11 +212,12 @@ def fit(
         if difficulty_prior is not None:
             from psychlm.irt.explanatory import solve_explanatory
 
-            solution = solve_explanatory(spec, difficulty_prior, settings)
+            with few_threads(spec.answers.values.size):
+                solution = solve_explanatory(spec, difficulty_prior, settings)
         else:
             from psychlm.irt.categories import solve_general
 
-            with one_thread() if spec.answers.values.size <= NUMPY_CELLS else nullcontext():
+            with few_threads(spec.answers.values.size):
                 solution = solve_general(spec, start, given_errors, settings, sandwich)
     result = result_of(spec, solution)
     if isinstance(responses, Repeated) and responses.n.to_numpy().max() > 1:
@@ -291,13 +291,13 @@ def solve_by_products(
     common_guessing = spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
     em = EM(encoded, design, settings)
-    with one_thread() if encoded.device is None else nullcontext():
-        starts = starting_values(spec, em, fixed, start)
-        parameters, settled, loglik, error = estimate(em, starts)
     blocks = np.full((len(items), 4, 4), np.nan)
     covariance = None
-    if standard_errors:
-        blocks[:, :3, :3], covariance = errors_of(em, parameters)
+    with few_threads(encoded.values.size):
+        starts = starting_values(spec, em, fixed, start)
+        parameters, settled, loglik, error = estimate(em, starts)
+        if standard_errors:
+            blocks[:, :3, :3], covariance = errors_of(em, parameters)
     runaway = host(abs(parameters.slope) >= LARGEST_SLOPE)
     numbers = spec.numbers()
     return Solution(

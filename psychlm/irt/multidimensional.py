@@ -30,12 +30,11 @@ import scipy
 import torch
 from torch import Tensor
 
-from psychlm.device import one_thread
 from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.arrays import positive_inverse
 from psychlm.irt.categories import Answers, answers_of, starting_cells
 from psychlm.irt.likelihood import LARGEST_SLOPE
-from psychlm.irt.response_matrix import MISSING
+from psychlm.irt.response_matrix import MISSING, few_threads
 from psychlm.irt.result import InformationCriteria
 from psychlm.irt.specification import IRTWarning, Specification, check_answers, specify
 
@@ -302,7 +301,7 @@ def fit_dimensions(
             )
     kind = Correlated if structure == "correlated" else Bifactor
     integral = _Integral(kind(of_item, list(map(str, names))), spec, structure == "testlet")
-    with one_thread():
+    with few_threads(spec.answers.values.size):
         return integral.fit(structure, standard_errors, max_iterations)
 
 

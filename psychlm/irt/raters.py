@@ -20,7 +20,7 @@ from psychlm.frames import FrameError, refuse
 from psychlm.irt.categories import covariance_of, solve_general
 from psychlm.irt.em import Settings
 from psychlm.irt.response_functions import MODELS
-from psychlm.irt.response_matrix import encode_ratings
+from psychlm.irt.response_matrix import encode_ratings, few_threads
 from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import IRTWarning, ParameterMap, Specification, tied_parameters
 
@@ -142,7 +142,8 @@ def fit_raters(
     names = pd.MultiIndex.from_product([raters[:-1], ["severity"]])
     facets = ParameterMap(severity, np.full(len(raters) - 1, n_rows), names)
     spec = replace(spec, facets=facets)
-    solution = solve_general(spec, None, True, Settings(1e-4, max_iterations))
+    with few_threads(encoded.values.size):
+        solution = solve_general(spec, None, True, Settings(1e-4, max_iterations))
     for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
 

@@ -37,6 +37,7 @@ from psychlm.irt.response_matrix import (
     ResponseMatrix,
     encode_ratings,
     encode_responses,
+    few_threads,
     pick_device,
 )
 from psychlm.irt.specification import IRTWarning
@@ -251,9 +252,10 @@ def ability_posterior(
     **options: Any,
 ) -> AbilityPosterior:
     """Return every person's posterior on a grid that resolves the narrowest; as :func:`score`."""
-    curves = known_items(items, responses, ability_sd, ability_mean, device=device, **options)
-    grid, at_nodes, _ = curves.resolved()
-    loglik, weights = fine_posterior(at_nodes, grid)
+    with few_threads(getattr(responses, "size", 0)):
+        curves = known_items(items, responses, ability_sd, ability_mean, device=device, **options)
+        grid, at_nodes, _ = curves.resolved()
+        loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
         persons=curves.persons,
         nodes=ability_mean + ability_sd * grid.fine.cpu().numpy(),
@@ -329,13 +331,14 @@ def score(
                 message = f"persons {silent} answered no item; their ability is missing"
                 warnings.warn(message, IRTWarning, stacklevel=2)
             return scores
-    curves = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
-    if method == "eap":
-        _, _, posterior = curves.resolved()
-        theta = posterior.mean
-        se = posterior.variance.sqrt()
-    else:
-        theta, se = _mode(curves, method)
+    with few_threads(getattr(responses, "size", 0)):
+        curves = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
+        if method == "eap":
+            _, _, posterior = curves.resolved()
+            theta = posterior.mean
+            se = posterior.variance.sqrt()
+        else:
+            theta, se = _mode(curves, method)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
     return pd.DataFrame(table.cpu().numpy()[curves.row], curves.persons, ["theta", "se"])
 

@@ -5,6 +5,7 @@ starts."""
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -535,3 +536,15 @@ def test_a_start_is_any_table_of_items_with_finite_parameters():
     np.testing.assert_allclose(again.items["a"], first.items["a"], atol=1e-4)
     with pytest.raises(FrameError, match="have no finite parameters in start"):
         irt.fit(data, "2PL", start=first.items.assign(a=np.nan))
+
+
+@pytest.mark.parametrize(
+    ("model", "largest", "n"), [("2PL", 5000, 1), ("gpcm", 5000, 1), ("2PL", 10, 0)]
+)
+def test_fits_of_up_to_ten_million_responses_enter_one_thread(model, largest, n, monkeypatch):
+    """Two threads took four times the CPU of one on a machine with other work."""
+    entered = []
+    monkeypatch.setattr(response_matrix, "GPU_CELLS", largest)
+    monkeypatch.setattr(response_matrix, "one_thread", lambda: entered.append(1) or nullcontext())
+    irt.fit(corpora.lsat6(), model, standard_errors=False)
+    assert len(entered) == n
