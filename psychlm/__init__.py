@@ -4,7 +4,7 @@ Sub-packages, from the lowest layer to the highest. A module imports from its ow
 lower ones (``tests/test_layers.py`` checks this). All are used by the papers' own code in
 ``notebooks/analyses/``, which none of them uses.
 
-    0  frames data device cluster stats report plots   frames, datasets, figures
+    0  frames data device cluster stats report plots shaded_text   frames, datasets, figures
     0  recipes roles                              original datasets; options of readers
     0  formatting figures parameters              of reports: numbers, tables and sentences; rules
     1  corpora                                    readers of public data

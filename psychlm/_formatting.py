@@ -200,6 +200,65 @@ def table(
     return _html(frame, columns, numeric, caption)
 
 
+def _of_a_paper(frame: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Return heads, cells and which columns are numbers, with the digits of a paper (APA): two
+    decimals, more where these would show less than two digits, p to three or "< .001"."""
+    is_counted = frame.index.name is None and frame.index.dtype.kind in "iu"
+    table = frame if is_counted else frame.reset_index()
+    heads = ["" if name == "index" else label(name) for name in table.columns]
+    columns = []
+    for name in table.columns:
+        spec = _spec(name, table[name])
+        if spec not in ("", "p", ",.0f"):
+            spec = f",.{max(decimals(table[name]), 2)}f"
+        columns.append([number(value, spec) for value in table[name]])
+    numeric = [_is_numeric(table[name]) for name in table.columns]
+    return heads, [list(row) for row in zip(*columns, strict=True)], numeric
+
+
+def latex(frame: pd.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
+    r"""Return a table for a paper as LaTeX, with the rules of the package booktabs.
+
+    Numbers have the digits of a paper (American Psychological Association 2020, section 6.36): two
+    decimals, more where these would show less than two digits, and p to three.
+
+    >>> import pandas as pd
+    >>> made = latex(pd.DataFrame({"t": [-4.126], "p": [0.0004]}, index=["bits"]), "A test")
+    >>> made.splitlines()[6]
+    'bits & $-$4.13 & $<$ .001 \\\\'
+    """
+
+    written = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+    written |= {"−": "$-$", "<": "$<$", "χ²": r"$\chi^2$", "–": "--"}
+
+    def escaped(text: str) -> str:
+        text = re.sub(r"([&%$#_{}])", r"\\\1", text)
+        return re.sub("|".join(map(re.escape, written)), lambda sign: written[sign[0]], text)
+
+    heads, rows, numeric = _of_a_paper(frame)
+    lines = [" & ".join(map(escaped, cells)) + r" \\" for cells in (heads, *rows)]
+    columns = "".join("r" if is_number else "l" for is_number in numeric)
+    begin = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}"]
+    begin += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0] + r" \midrule"]
+    end = [r"\bottomrule", r"\end{tabular}", *(rf"\\ {escaped(note)}" for note in notes)]
+    return "\n".join([*begin, *lines[1:], *end, r"\end{table}"])
+
+
+def markdown(frame: pd.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
+    """Return a table for a paper as Markdown, with the digits of :func:`latex`.
+
+    >>> import pandas as pd
+    >>> print(markdown(pd.DataFrame({"p": [0.0312]}, index=["bits"]), "A test").splitlines()[-1])
+    | bits | .031 |
+    """
+    heads, rows, numeric = _of_a_paper(frame)
+    rule = ["---:" if is_number else "---" for is_number in numeric]
+    lines = ["| " + " | ".join(x.replace("|", r"\|") for x in row) + " |" for row in (heads, *rows)]
+    lines.insert(1, "| " + " | ".join(rule) + " |")
+    below = [f"\n*Note.* {' '.join(note + '.' for note in notes)}"] if notes else []
+    return "\n".join([f"**{caption}**\n", *lines, *below])
+
+
 def _last(column: Any) -> Any:
     """Return the last label of a column."""
     return column[-1] if isinstance(column, tuple) else column

@@ -159,6 +159,8 @@ def test(
 @click.argument("words", type=PATH, required=False)
 @click.argument("readings", type=FILE, required=False)
 @click.option("--model", default="default", help="Its surprisal is examined.")
+@click.option("--language", default="", help="Of the words, for their frequency: en, de, ...")
+@click.option("--least-accuracy", default=0.0, help="Leave out readers with fewer right answers.")
 @roles.role_options(*roles.READINGS)
 @click.option("--columns", default="", help="Older: person and others, as subject=ID,item=Satz.")
 @device_option
@@ -168,6 +170,8 @@ def corpus(
     words: Path | None,
     readings: Path | None,
     model: str,
+    language: str,
+    least_accuracy: float,
     columns: str,
     device: str,
     out: Path | None,
@@ -200,6 +204,8 @@ def corpus(
         "readings_file": readings,
         "roles": columns_told,
         "measure": measure,
+        "language": language,
+        "least_accuracy": least_accuracy,
     }
     options |= {"model": from_here(model, is_model=True), "device": device}
     name = (readings or words).stem if words else "ucl"

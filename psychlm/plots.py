@@ -13,6 +13,7 @@ import scipy
 from matplotlib.axes import Axes
 
 from psychlm import report
+from psychlm._shaded_text import text as text  # noqa: PLC0414
 from psychlm.stats import holm
 
 # colour-blind safe: Okabe & Ito (2008)

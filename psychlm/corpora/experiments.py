@@ -202,13 +202,14 @@ def _with_times(
 
 
 def skipped_as_missing(readings: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return readings whose times of 0 ms are missing, and a note for each measure that has any."""
+    """Return readings whose times of 0 ms are missing, and notes of how many each measure has."""
     zero = readings.filter(regex="_ms$").apply(pd.to_numeric, errors="coerce").eq(0)
-    notes = [
-        f"{count} of {len(readings)} times {name!r} are 0 ms (not fixated) and missing"
-        for name, count in zero.sum().items()
-        if count
-    ]
+    notes = []
+    counts = zero.sum()
+    for count in counts[counts > 0].unique():
+        names = ", ".join(map(repr, counts.index[counts == count]))
+        said = f"{count} of {len(readings)} times {names} are 0 ms (not fixated) and missing"
+        notes.append(said)
     times = {name: readings[name].mask(rows) for name, rows in zero.items()}
     return readings.assign(**times), notes
 

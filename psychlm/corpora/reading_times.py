@@ -280,7 +280,7 @@ def _exclude_readings(
         )
     left, rows = readings, []
     for name, step in steps.items():
-        out = step(left).to_numpy(bool)
+        out = np.asarray(step(left), dtype=bool)
         left = left[~out]
         share = 100 * out.sum() / max(len(readings), 1)
         rows.append((name, int(out.sum()), share, len(left), left["subject"].nunique()))

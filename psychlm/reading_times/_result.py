@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+import psychlm
+from psychlm import _formatting
 from psychlm.frames import FrameError, label_of
 
 if TYPE_CHECKING:
@@ -310,6 +312,31 @@ class GAMFit:
         """
         return Summary(self, self.coefficients.drop(columns=["low", "high"]), self.model.tests())
 
+    def methods(self) -> str:
+        """Return what a methods section says of the model: kind, program, estimation, rows.
+
+        >>> from psychlm import reading_times
+        >>> words = pd.DataFrame({"gaze_ms": [212.0, 248, 230, 270], "bits": [2.0, 6, 4, 8]})
+        >>> reading_times.fit(words, "gaze_ms ~ bits").methods().partition(" (")[0]
+        'a linear model'
+        """
+        kind = "linear model"
+        if len(self.smooths) or self.model.random:
+            kind = "linear mixed model" if self.is_mixed else "additive model"
+        family = "" if self.family == "gaussian" else f", family {self.family}"
+        program = f"psychlm {psychlm.__version__}"
+        if self.backend in ("mgcv", "lme4"):
+            from psychlm.reading_times.mgcv import version_of
+
+            program = f"R's {self.backend} {version_of(self.backend)}"
+        tested = ""
+        if "df" in self.coefficients:
+            tested = "; t tests with Satterthwaite's degrees of freedom"
+        rows = f"{self.n:,} rows" + (f", {self.left_out}" if self.n_missing else "")
+        article = "an" if kind.startswith("a") else "a"
+        formula = self.formula.replace('"', "'")
+        return f"{article} {kind} ({formula}{family}; {program}, {self.method}{tested}; {rows})"
+
     @property
     def left_out(self) -> str:
         """Return how many rows were left out, and which variable is missing in them."""
@@ -337,6 +364,26 @@ class Summary:
     fit: GAMFit
     coefficients: pd.DataFrame  # estimate, std_error, t (z if the scale is known) and p
     smooths: pd.DataFrame  # edf, ref_df, F (or chi-squared) and p of each smooth
+
+    def to_latex(self) -> str:
+        """Return the tables for a paper as LaTeX: see :func:`psychlm._formatting.latex`."""
+        return self._for_a_paper(_formatting.latex)
+
+    def to_markdown(self) -> str:
+        """Return the tables for a paper as Markdown: see :func:`psychlm._formatting.latex`."""
+        return self._for_a_paper(_formatting.markdown)
+
+    def _for_a_paper(self, write: Callable[..., str]) -> str:
+        tables = {"Linear terms": self.coefficients, "Smooths": self.smooths.dropna()}
+        if len(self.fit.variance_components) > 1:
+            deviations = self.fit.variance_components.rename("standard deviation").to_frame()
+            tables["Random effects"] = deviations.rename_axis("effect")
+        notes = {"Linear terms": [f"From {self.fit.methods()}"]}
+        return "\n\n".join(
+            write(table, title, notes.get(title, []))
+            for title, table in tables.items()
+            if len(table)
+        )
 
     def __repr__(self) -> str:
         """Return the tables with the measures of fit."""

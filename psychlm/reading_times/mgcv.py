@@ -106,9 +106,14 @@ def _functions() -> Any:
 
 def version() -> dict[str, str]:
     """Return the versions of R and mgcv."""
-    code = 'c(as.character(getRversion()), as.character(utils::packageVersion("mgcv")))'
     with in_r() as robjects:
-        return dict(zip(("R", "mgcv"), robjects.r(code), strict=True))
+        return {"R": str(robjects.r("as.character(getRversion())")[0]), "mgcv": version_of("mgcv")}
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package of R."""
+    with in_r() as robjects:
+        return str(robjects.r(f'as.character(utils::packageVersion("{package}"))')[0])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from psychlm import _formatting
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import Floats, is_number
 from psychlm.reading_times.formula import level_name
@@ -53,8 +54,12 @@ class Table:
         return "".join([f"<p>{self.title}</p>", html, *(f"<p>{note}</p>" for note in self.notes)])
 
     def to_latex(self) -> str:
-        """Return the table for a paper, its title as the caption and its notes below."""
-        return latex(self.table, self.title, self.notes)
+        """Return the table for a paper as LaTeX: see :func:`psychlm._formatting.latex`."""
+        return _formatting.latex(self.table, self.title, self.notes)
+
+    def to_markdown(self) -> str:
+        """Return the table for a paper as Markdown: see :func:`psychlm._formatting.latex`."""
+        return _formatting.markdown(self.table, self.title, self.notes)
 
 
 def _formatters(table: pd.DataFrame) -> dict[str, Any]:
@@ -72,34 +77,6 @@ def _formatters(table: pd.DataFrame) -> dict[str, Any]:
 
 def _printed(table: pd.DataFrame) -> str:
     return str(table.to_string(formatters=_formatters(table)))
-
-
-def latex(table: pd.DataFrame, caption: str, notes: Sequence[str] = ()) -> str:
-    r"""Return a table as LaTeX with rules of the package booktabs.
-
-    >>> print(latex(pd.DataFrame({"p": [0.04]}, index=["bits"]), "A test").splitlines()[2])
-    \caption{A test}
-    """
-
-    def escaped(text: object) -> str:
-        return re.sub(r"([&%$#_{}])", r"\\\1", str(text)).replace("~", r"\textasciitilde{}")
-
-    formatters = _formatters(table)
-    named = table.index.names != [None] or not isinstance(table.index, pd.RangeIndex)
-    rows = table.reset_index() if named else table
-    rows = rows.rename(columns={"index": ""})
-    lines = [" & ".join(escaped(name) for name in rows) + r" \\", r"\midrule"]
-    for row in rows.itertuples(index=False):
-        cells = [
-            formatters.get(name, str)(value) for name, value in zip(rows.columns, row, strict=True)
-        ]
-        lines.append(" & ".join(map(escaped, cells)) + r" \\")
-    n_text = sum(not pd.api.types.is_numeric_dtype(rows[name]) for name in rows)
-    columns = "l" * n_text + "r" * (rows.shape[1] - n_text)
-    head = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}"]
-    head += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    tail = [r"\bottomrule", r"\end{tabular}", *(rf"\\ {escaped(note)}" for note in notes)]
-    return "\n".join([*head, *lines, *tail, r"\end{table}"])
 
 
 # ---- likelihood-ratio tests of nested fits ----

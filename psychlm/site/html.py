@@ -19,7 +19,7 @@ from nbconvert.filters import Highlight2HTML, strip_ansi
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors.sanitize import SanitizeHTML
 
-from psychlm import data
+from psychlm import _shaded_text, data
 
 TEMPLATES = Path(__file__).parent / "templates"
 IMAGES = {"image/png": "png", "image/svg+xml": "svg", "image/jpeg": "jpg"}
@@ -155,7 +155,7 @@ def environment(folder: Path) -> jinja2.Environment:
         code=lambda source: Markup(Highlight2HTML(pygments_lexer="ipython3")(source)),
         equation=lambda latex: Markup(_Renderer().block_math(latex.strip().strip("$"))),
     )
-    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8") + _shaded_text.STYLE
     pages.globals.update(style=Markup(style), image_uri=image_uri)
     pages.globals.update(images=list(IMAGES), downloads=DOWNLOADS)
     return pages

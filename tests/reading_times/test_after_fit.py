@@ -285,3 +285,18 @@ def test_tables_are_written_for_papers(frames):
     found = fitted(frames, MODELS[6]).anova().to_latex()
     assert found.count(r"\\") == 5 + 1  # the header, four terms, a note
     assert r"cond:task & " in found and r"\toprule" in found
+
+
+def test_summaries_for_papers_have_their_digits_and_say_what_was_fitted(frames):
+    fit = fitted(frames, MODELS[1])
+    lines = fit.summary().to_markdown().splitlines()
+    # the published table of sleepstudy: 251.405 (6.825), 10.467 (1.546), 17 degrees of freedom
+    assert "| Days | 10.47 | 1.55 | 17.00 | 6.77 | < .001 |" in lines
+    assert "| (Days \\| Subject) | 5.92 |" in lines
+    note = next(line for line in lines if line.startswith("*Note.*"))
+    for part in ("linear mixed model", MODELS[1], "REML", "Satterthwaite", "180 rows"):
+        assert part in note
+    written = fit.summary().to_latex()
+    assert r"Days & 10.47 & 1.55 & 17.00 & 6.77 & $<$ .001 \\" in written
+    assert written.count(r"\begin{table}") == written.count(r"\end{table}") == 2
+    assert "| 1 | 17.00 | 45.85 | < .001 |" in fit.anova().to_markdown()
