@@ -435,7 +435,12 @@ def ucl(*, single: bool = False) -> Corpus:
     of_reader = [readings["subject"], readings["text_id"]]
     before = readings["first_fixation_ms"].notna().groupby(of_reader).shift(fill_value=False)
     readings = readings.assign(prev_fixated=before.astype(bool))
-    readings = frames.check_readings(readings[readings["word_id"] > 1].reset_index(drop=True))
+    first = readings["word_id"] == 1
+    notes.append(
+        f"{int(first.sum())} of {len(readings)} readings are of first words, which were not "
+        "released, and left out"
+    )
+    readings = frames.check_readings(readings[~first].reset_index(drop=True))
     return replace(corpus, readings=readings, notes=(*corpus.notes, *notes))
 
 
