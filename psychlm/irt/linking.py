@@ -15,7 +15,13 @@ import torch
 from psychlm.frames import FrameError, refuse
 from psychlm.irt.explanatory import CONSTANT, wald_table
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
-from psychlm.irt.response_functions import ABSENT, PartialCredit, ResponseFunction, four_parameters
+from psychlm.irt.response_functions import (
+    ABSENT,
+    PartialCredit,
+    ResponseFunction,
+    four_parameters,
+    model_named,
+)
 from psychlm.irt.result import IRTFit
 
 FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
@@ -76,7 +82,7 @@ def rescale(items: pd.DataFrame, D: float = 1.702) -> pd.DataFrame:  # noqa: N80
 
 def _covariances(fit: IRTFit) -> dict[str, np.ndarray]:
     """Return the covariances of slopes with intercepts, by the intercepts' name and by item."""
-    if fit.covariance is None or fit.estimates is None:
+    if fit.covariance is None or fit.estimates is None or "a" not in fit.estimates:
         return {}
     padded = np.pad(fit.covariance.to_numpy(), (0, 1), constant_values=np.nan)
     places = {label: row for row, label in enumerate(fit.covariance.index)}
@@ -97,13 +103,21 @@ def _linked_items(
     """Return a table on another scale; covariances of a and d that are not given are solved for."""
     items = old.copy()
     shift = intercept / slope
+    if "model" in old:  # of mixed formats, whose columns are theirs alone
+        two = np.array([model_named(name).dichotomous for name in old["model"]])
+        formats = [old[chosen].drop(columns="model") for chosen in (two, ~two)]
+        linked = [
+            _linked_items(table.dropna(axis=1, how="all"), slope, intercept, {})
+            for table in formats
+        ]
+        return pd.concat(linked).reindex(old.index, columns=list(old)).assign(model=old["model"])
     if "a1" in old:  # nominal
         for tag in (name[1:] for name in old if name[0] == "a" and name[1:].isdigit()):
             items[f"a{tag}"] = old[f"a{tag}"] / slope
             items[f"d{tag}"] = old[f"d{tag}"] - old[f"a{tag}"] * shift
             if f"se_a{tag}" in old:
                 items[f"se_a{tag}"] = old[f"se_a{tag}"] / slope
-                items[f"se_d{tag}"] = old[f"se_d{tag}"].where(shift == 0)
+                items[f"se_d{tag}"] = old[f"se_d{tag}"] if shift == 0 else np.nan
         return items
     # steps of polytomous items: b1, b2, ... with d1, d2, ..., which may be missing, d = -a b
     steps = [name[1:] for name in old if name[0] in "bd" and name[1:].isdigit()]

@@ -279,7 +279,9 @@ def assemble_form(items: pd.DataFrame | IRTFit, size: int, low: float, high: flo
         raise FrameError(f"a form of {size} items cannot be made of {len(bank)}; ask for fewer")
     abilities = np.linspace(low, high, 201)
     information = pd.Series(item_information(abilities, items).mean(axis=0), index=bank.index)
-    ranks = bank["a"].rank(ascending=False) + information.rank(ascending=False)
+    # Of nominal items, which have a slope for every category, the steepest counts.
+    slopes = bank["a"] if "a" in bank else bank.filter(regex=r"^a\d+$").abs().max(axis=1)
+    ranks = slopes.rank(ascending=False) + information.rank(ascending=False)
     table = pd.DataFrame({"ranks": ranks, "information": -information})
     best = table.sort_values(["ranks", "information"]).index[:size]
     return bank.index[bank.index.isin(best)]

@@ -328,3 +328,20 @@ def test_sandwich_errors_are_those_of_numerical_derivatives_of_every_persons_lik
         bread = np.linalg.inv((hessian + hessian.T) / 2)
         errors = np.sqrt(np.diag(bread @ (scores.T @ scores) @ bread)).reshape(2, -1)
         np.testing.assert_allclose(fit.items[["se_a", "se_d"]].T, errors, rtol=0.02)
+
+
+def test_linking_selection_and_adaptive_tests_take_the_further_models(rated, both_formats):
+    """Probabilities stay on another scale; an adaptive test of all items ends at the score."""
+    names = dict.fromkeys(both_formats.columns[1:], "gpcm")
+    for data, model in ((rated, "nominal"), (rated, "PCM"), (both_formats, names)):
+        fit = irt.fit(data, model)
+        linked = irt.link(fit, slope=2, intercept=1)
+        theta = np.linspace(-2, 2, 5)
+        np.testing.assert_allclose(linked.probability(1 + 2 * theta), fit.probability(theta))
+        gap = linked.score(data)["theta"] - (1 + 2 * fit.score(data)["theta"])
+        assert np.abs(gap).max() < 1e-5
+        assert list(linked.items) == list(fit.items)
+        assert len(irt.assemble_form(fit, 2, -1, 1)) == 2
+        complete = data.dropna().iloc[:5]
+        test = irt.adaptive_test(fit, complete, n_items=5)
+        np.testing.assert_allclose(test.theta[5], fit.score(complete)["theta"], atol=1e-3)
