@@ -47,13 +47,13 @@ def items(
         shifted = np.sort(b[:, None] + steps + rng.normal(0, 0.1, (n_items, n_categories - 1)))
         steps_of = {f"b{k}": column for k, column in enumerate(shifted.T, start=1)}
         table = pd.DataFrame({"a": a} | steps_of, index=index)
-        return table if model_form.form.ordered else nominal_items(table, rng)
+        return table if model_form.form.ordered else _nominal_items(table, rng)
     c = rng.uniform(0.1, 0.3, n_items) if "guessing" in model_form.free else np.zeros(n_items)
     table = pd.DataFrame({"a": a, "b": b, "c": c}, index=index)
     return table.assign(u=rng.uniform(0.85, 0.98, n_items)) if "upper" in model_form.free else table
 
 
-def nominal_items(ordered: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+def _nominal_items(ordered: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     """Return nominal items whose slopes lie about those of partial-credit items."""
     steps = ordered.filter(regex=r"^b\d").to_numpy().T
     slopes = ordered["a"].to_numpy() * np.arange(1, len(steps) + 1)[:, None]
