@@ -32,8 +32,8 @@ from psychlm.irt.likelihood import (
     quadrature_grid,
 )
 from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
-from psychlm.irt.priors import Normal, Prior
-from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named, probabilities_of
+from psychlm.irt.priors import Prior
+from psychlm.irt.response_functions import model_named, probabilities_of
 from psychlm.irt.response_matrix import NUMPY_CELLS, few_threads, pick_device
 from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import (
@@ -203,8 +203,8 @@ def fit(
         start = start.items
     if difficulty_prior is None:
         check_answers(spec)
-    fast = difficulty_prior is None and takes_products(spec) and not sandwich
-    if fast and not isinstance(start, IRTFit):
+    by_products = difficulty_prior is None and spec.takes_products and not sandwich
+    if by_products and not isinstance(start, IRTFit):
         solution = solve_by_products(spec, start, given_errors, settings, device)
     else:
         torch_device(device)  # an unknown one is an error, and these compute on the CPU
@@ -241,30 +241,6 @@ def check_same_form(model: str | Mapping | pd.Series, bank: IRTFit) -> None:
             f"fixed is a fit of the {bank.model} model, whose parameters mean other curves than "
             f"those of the {model_named(model).name} model; fit the model of the bank"
         )
-
-
-def takes_products(spec: Specification) -> bool:
-    """Return whether the engine of matrix products, for millions of responses, can fit this.
-
-    It can for dichotomous items of one group without upper asymptotes, with slopes that are all
-    free or all equal, and guessing too; common guessing takes the whole information matrix.
-    """
-    slopes = spec.tied(0)
-    guessing = spec.tied(2)
-    common = guessing == "all"
-    return (
-        spec.model.products
-        and not spec.bank
-        and spec.weights is None
-        and spec.groups == [None]
-        and (len(spec.fixed) < 4 or bool((spec.fixed[3] >= NO_ASYMPTOTE).all()))
-        and (slopes, spec.tied(1)) in (("own", "own"), ("all", "own"))
-        and (guessing == "own" or (common and 3 * len(spec.items) <= EXACT_PARAMETERS))
-        and (not common or (bool(np.isnan(spec.fixed[2]).all()) and "guessing" not in spec.priors))
-        and not isinstance(spec.priors.get("guessing"), Normal)
-        and "upper" not in spec.priors
-        and not (slopes == "all" and "slope" in spec.priors)
-    )
 
 
 @np.errstate(all="ignore")  # what is not a number is refused step by step

@@ -24,6 +24,7 @@ from psychlm.irt.response_functions import (
     FORMATS,
     KINDS,
     MIXED,
+    NO_ASYMPTOTE,
     MixedFormats,
     Model,
     Nominal,
@@ -37,6 +38,7 @@ from psychlm.irt.response_matrix import (
     encode_responses,
     identical_items,
 )
+from psychlm.irt.standard_errors import EXACT_PARAMETERS
 
 RARE = 10  # that the same few persons failed two easy items is no surprise; of ten persons it is
 PRIORS: dict[str, tuple[type, ...]] = {
@@ -120,6 +122,33 @@ class Specification:
     def counts(self) -> np.ndarray:
         """Number of answers in every category, (n_persons, n_items, n_categories)."""
         return counts_by_category(self.codes, self.n, self.answers.n_categories)
+
+    @property
+    def takes_products(self) -> bool:
+        """Whether every item has its own logistic curve, or shares one parameter with all others.
+
+        Products of matrices then give the likelihood and its derivatives item by item, of millions
+        of responses; the others take the whole map from estimates to cells.
+        """
+        if not self.model.products or self.groups != [None] or self.facets is not None:
+            return False
+        if self.bank or self.weights is not None:
+            return False
+        # Upper asymptotes, and densities of asymptotes' logits, are not among the products.
+        if (self.fixed[3] < NO_ASYMPTOTE).any() or np.isnan(self.fixed[3]).any():
+            return False
+        if "upper" in self.priors or isinstance(self.priors.get("guessing"), Normal):
+            return False
+        slopes, intercepts, guessing = (self.tied(kind) for kind in range(3))
+        if intercepts != "own" or "some" in (slopes, guessing):
+            return False
+        if slopes == "all" and "slope" in self.priors:
+            return False
+        if guessing == "own":
+            return True
+        # Common guessing takes the whole information, and has no prior; it is free for all items.
+        few = 3 * len(self.items) <= EXACT_PARAMETERS
+        return few and bool(np.isnan(self.fixed[2]).all()) and "guessing" not in self.priors
 
     def tied(self, kind: int) -> str:
         """Return whether the parameters of a kind are "own", "all" equal, or "some" are."""
