@@ -304,7 +304,14 @@ def omega(responses: pd.DataFrame, n_groups: int = 3) -> pd.Series:
     def loadings_of(matrix: Array, n_factors: int) -> Array:
         """Return the loadings of a matrix of correlations on principal axes, iterated."""
         factors = Factor(corr=matrix, n_factor=n_factors, method="pa")
-        return factors.fit(maxiter=2000, tol=1e-9).loadings
+        try:
+            return factors.fit(maxiter=2000, tol=1e-9).loadings
+        except np.linalg.LinAlgError:
+            raise FrameError(
+                f"the correlations of {len(checked.columns)} items of {len(checked)} persons are "
+                "singular, so omega is undefined: it needs more persons than items, none of which "
+                "is made of the others"
+            ) from None
 
     hierarchical = len(correlations) >= 2 * n_groups
     loadings = loadings_of(correlations, n_groups if hierarchical else 1)
