@@ -79,6 +79,36 @@ def test_a_study_of_ones_own_becomes_a_page_and_its_numbers(study: Path) -> None
     assert content["verdict"]["sentence"] in " ".join(done.output.split())
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_card_of_a_study_follows_its_design(study: Path) -> None:
+    """Two conditions that differ by 80 ms in every reader, and one reader who guessed."""
+    rng = np.random.default_rng(1)
+    known = "the old sailor sang about his house there while nobody listened except a cat and "
+    known += "seven children who wanted bread or water before night came over green mountains"
+    sentences = rng.choice(known.split(), (12, 12))
+    rows = []
+    for reader in range(8):
+        for item in range(12):
+            condition = "ab"[(reader + item) % 2]
+            right = reader > 0 or item % 2 == 0
+            for place, word in enumerate(sentences[item], start=1):
+                ms = 320 + 80 * (condition == "b") + rng.normal(0, 30)
+                rows.append((f"r{reader}", item, condition, place, word, round(ms), int(right)))
+    names = ["Subject", "Item", "Condition", "WordNr", "Word", "RT", "Correct"]
+    pd.DataFrame(rows, columns=names).to_csv(study / "design.csv", index=False)
+    told = ["--condition", "Condition", "--language", "en", "--least-accuracy", "0.8"]
+    small = ["-p", "folds=2", "-p", "n_simulations=20"]
+    done = run("card", "corpus", "design.csv", *told, *small, "--out", "design")
+    assert done.exit_code == 0, done.output
+    numbers = json.loads((study / "design.json").read_text())["numbers"]
+    found = {number["key"]: number["value"] for number in numbers}
+    assert abs(abs(found["coefficients.Condition1.estimate"]) - 40) < 10
+    assert found["conditions.Condition.p"] < 1e-6
+    page = (study / "design.html").read_text()
+    assert "1 of 8 readers (r0)" in page and "Time at each region" in page
+
+
 # the card of a test: each runs the notebook, ten seconds
 
 
