@@ -200,7 +200,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 
 @irt_group.command(name="fit")
 @click.argument("responses", type=PATH)
-@click.option("--model", default="2PL", help="1PL, Rasch, 2PL, 3PL, 4PL, graded or gpcm.")
+@click.option("--model", default="2PL", help="1PL to 4PL, Rasch, graded, gpcm, PCM, RSM, nominal.")
 @click.option(
     "--prior", "priors", multiple=True, metavar="NAME=KIND:A,B", help="As guessing=beta:5,17."
 )

@@ -131,6 +131,14 @@ def test_a_bifactor_fit_recovers_slopes_abilities_and_the_share_of_the_general_o
     assert ratio.groupby(testlet.items["factor"]).std().max() < 1e-9
     assert testlet.loglik < fit.loglik and testlet.n_parameters == 15 + 3 + 15
     assert fit.loglik > irt.fit(data, standard_errors=False).loglik + 50
+    # Proportional slopes are a second-order factor, which three correlations never contradict.
+    correlated = irt.fit_dimensions(
+        data,
+        dict(zip(data, factors, strict=True)),
+        structure="correlated",
+        standard_errors=False,
+    )
+    assert correlated.loglik == pytest.approx(testlet.loglik, abs=0.01)
 
 
 def test_correlated_abilities_have_the_correlation_and_the_integral_over_both():
