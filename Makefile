@@ -84,4 +84,4 @@ release: ## Prepare a release: version, changelog, tests, wheel (make release VE
 
 .PHONY: clean
 clean: ## Remove what was built (reports, caches, .venv); data/raw stays
-	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache reports/*.html reports/*.json reports/interactive reports/.[a-z]*
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache reports/*.html reports/*.json reports/*.xlsx reports/interactive reports/.[a-z]*

@@ -57,13 +57,28 @@ def figure_data(figure: Figure) -> pd.DataFrame:
     return pd.concat(frames[1:] or frames, ignore_index=True)[frames[0].columns]
 
 
+def csv_of_table(table: pd.DataFrame) -> str:
+    """Return a table as CSV, its row labels as columns unless they only count.
+
+    >>> import pandas as pd
+    >>> csv_of_table(pd.DataFrame({"b": [0.25]}, pd.Index(["q1"], name="item")))
+    'item,b\\nq1,0.25\\n'
+    """
+    only_counts = table.index.name is None and table.index.tolist() == list(range(len(table)))
+    return table.to_csv(index=not only_counts)
+
+
 def register_figure() -> None:
-    """In a notebook, let shown figures carry SVG and CSV beside a PNG of twice the pixels."""
+    """In a notebook, let shown figures carry SVG and CSV beside a PNG of twice the pixels.
+
+    Tables that are shown carry CSV as well.
+    """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or not hasattr(shell, "kernel"):
         return
     import matplotlib as mpl
     import matplotlib.pyplot as plt
+    import pandas as pd
     from IPython.core.formatters import BaseFormatter
     from IPython.core.pylabtools import select_figure_formats
     from matplotlib.figure import Figure
@@ -89,6 +104,7 @@ def register_figure() -> None:
 
     def register(*_: Any) -> None:
         formatters["text/csv"].for_type(Figure, csv_of)
+        formatters["text/csv"].for_type(pd.DataFrame, csv_of_table)
         formatters["image/svg+xml"].for_type(Figure, svg_of)
 
     formatters = shell.display_formatter.formatters

@@ -259,6 +259,34 @@ def markdown(frame: pd.DataFrame, caption: str, notes: Sequence[str] = ()) -> st
     return "\n".join([f"**{caption}**\n", *lines, *below])
 
 
+def beside(frame: pd.DataFrame | pd.Series, others: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a table and, as columns of their own, the numbers that stand beside its cells.
+
+    >>> import pandas as pd
+    >>> low = pd.Series([0.1], ["q1"])
+    >>> beside(pd.Series([0.5], ["q1"], name="r"), {"low": low}).to_dict("list")
+    {'r': [0.5], 'r_low': [0.1]}
+    """
+    import pandas as pd
+
+    table = pd.DataFrame(frame)
+    if isinstance(frame, pd.Series) and frame.name is None:
+        table.columns = ["value"]
+    columns = {_joined(column): table[column] for column in table}
+    for name, values in others.items():
+        if isinstance(values, pd.Series) and table.shape[1] == 1:
+            values = values.to_frame(table.columns[0])
+        if isinstance(values, pd.DataFrame):
+            for column in values.columns.intersection(table.columns, sort=False):
+                columns[f"{_joined(column)}_{name}"] = values[column].reindex(table.index)
+    return pd.DataFrame(columns, index=table.index)
+
+
+def _joined(column: Any) -> str:
+    """Return the labels of a column as one name."""
+    return "_".join(map(str, column)) if isinstance(column, tuple) else str(column)
+
+
 def _last(column: Any) -> Any:
     """Return the last label of a column."""
     return column[-1] if isinstance(column, tuple) else column

@@ -24,7 +24,8 @@ def card() -> None:
     """Put your model, your test or your reading study beside what is known, on one page.
 
     Without arguments each card is a demonstration: the default model, LSAT 6, the UCL corpus. It
-    writes NAME.html, which needs no network, and NAME.json with every number.
+    writes NAME.html, which needs no network, NAME.json with every number, and NAME-tables.xlsx with
+    every table.
     """
 
 
@@ -40,7 +41,7 @@ def write(
             given[key] = str(value.expanduser().resolve())
     stem = target(out, name)
     inputs = {Path(value) for value in given.values() if isinstance(value, str) and value}
-    if inputs & {Path(f"{stem}.html"), Path(f"{stem}.json")}:
+    if inputs & {Path(f"{stem}{end}") for end in (".html", ".json", "-tables.xlsx")}:
         raise click.BadParameter(f"{stem}.json is an input; name the output with --out")
     content = cards.make(kind, given, stem, name)
     verdict = content["verdict"]
@@ -49,7 +50,8 @@ def write(
     columns = ["", "value", "95 %", "people", ""]
     filled = [place for place, column in enumerate(zip(*rows, strict=True)) if any(column)]
     print_table([columns[n] for n in filled], [[row[n] for n in filled] for row in rows])
-    say(f"{stem.name}.html (the page), {stem.name}.json (every number): {stem.parent}")
+    written = ".html (the page)", ".json (every number)", "-tables.xlsx (every table)"
+    say(", ".join(f"{stem.name}{end}" for end in written) + f": {stem.parent}")
 
 
 def target(out: Path | None, name: str) -> Path:
@@ -106,7 +108,6 @@ def model(
 @click.option("--key", type=FILE, help="The right answers: item, key.")
 @roles.role_options(*roles.ANSWERS)
 @click.option("--scale", default="", help="Mean and sd of reported scores, as 500,100.")
-@click.option("--spreadsheet", is_flag=True, help="Also NAME.xlsx: scores, items, DIF.")
 @click.option("--fast", is_flag=True, help="One model, fewer draws, at most 2,000 persons.")
 @out_option
 @parameter_option
@@ -114,7 +115,6 @@ def test(
     answers: Path | None,
     key: Path | None,
     scale: str,
-    spreadsheet: bool,
     fast: bool,
     out: Path | None,
     parameters: Any,
@@ -150,8 +150,6 @@ def test(
         except ValueError:
             raise click.BadParameter(f"--scale {scale}; write mean,sd as 500,100") from None
         values["scale"] = [mean, sd]
-    if spreadsheet:
-        values["spreadsheet"] = f"{target(out, name)}.xlsx"
     write("test", name, values, out, parameters)
 
 

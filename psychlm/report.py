@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from psychlm import __version__, _formatting, _parameters, data, device
-from psychlm._figures import figure_data, register_figure
+from psychlm._figures import csv_of_table, figure_data, register_figure
 from psychlm._formatting import key_label, label, number
 from psychlm._parameters import Rule, assignments, at_least, between, check_type, some_of
 from psychlm.data import atomic_write
@@ -78,6 +78,23 @@ class Report:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.path) as part:
             part.write_text(text, encoding="utf-8")
+
+
+@dataclass(eq=False)
+class Table:
+    """A table as a notebook shows it, and its values, unrounded, for the CSV and .xlsx files."""
+
+    html: str
+    values: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"Table({' x '.join(map(str, self.values.shape))})"
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_csv_(self) -> str:
+        return csv_of_table(self.values)
 
 
 _current: Report | None = None
@@ -231,8 +248,9 @@ def table(
     format: str | Mapping[Any, str] | None = None,
     caption: str | None = None,
     fold: str | None = None,
+    whole: pd.DataFrame | None = None,
     **beside: Any,
-) -> Any:
+) -> Table:
     """Record every cell of a table beside the published one, and return the table for display.
 
     Shown are readable headers, published values in a column beside ours, and ``low`` and ``high``
@@ -255,6 +273,8 @@ def table(
         Shown below the table.
     fold : str, optional
         A line in place of the table, which a click opens.
+    whole : DataFrame, optional
+        What the page's CSV and .xlsx file hold, where a part of a table is shown.
     **beside
         As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
 
@@ -263,10 +283,9 @@ def table(
     >>> import pandas as pd
     >>> begin("00_example")
     >>> table(pd.Series({"q1": -1.2}, name="b"), "lsat6.2pl", format=".2f", unit="logits")
-    <IPython.core.display.HTML object>
+    Table(1 x 1)
     """
     import pandas as pd
-    from IPython.display import HTML
 
     recorded = frame
     if values is not None:
@@ -284,7 +303,7 @@ def table(
     made = _formatting.table(frame, **shown, spec=format, caption=caption)
     if fold:
         made = f"<details><summary>{escape(fold)}</summary>{made}</details>"
-    return HTML(made)
+    return Table(made, _formatting.beside(frame, shown) if whole is None else whole)
 
 
 def say(*wordings: str | tuple[Any, str], **values: Any) -> None:

@@ -101,12 +101,12 @@ def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: boo
 
 
 def write_workbook(sheets: Mapping[str, pd.DataFrame], out: Path) -> None:
-    """Write tables with their indices as the sheets of one .xlsx file, none of them a formula."""
+    """Write tables without their indices as the sheets of one .xlsx file, no cell a formula."""
     import pandas as pd
 
     with data.atomic_write(out) as part, pd.ExcelWriter(part, engine="openpyxl") as book:
         for name, table in sheets.items():
-            plain = table.reset_index().map(escaped)
+            plain = table.map(escaped)
             plain = plain.rename(columns=lambda column: escaped(str(column)))
             plain.to_excel(book, sheet_name=re.sub(r"[][*:?/\\]", " ", name)[:31], index=False)
 

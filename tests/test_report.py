@@ -199,7 +199,7 @@ def test_a_notebook_that_jupyterlab_runs_is_compared_with_its_file(
 
 def rows_of(shown) -> list[list[str]]:
     """Return the texts of the cells of a shown table, by row."""
-    rows = re.findall(r"<tr>(.*?)</tr>", shown.data, flags=re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", shown.html, flags=re.DOTALL)
     cells = [re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", row, flags=re.DOTALL) for row in rows]
     return [[html.unescape(cell).strip() for cell in row] for row in cells]
 
@@ -214,8 +214,8 @@ def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(folder:
         ["0.47", "[0.40, 0.50]", "< .001", "1,417", "yes", "a < b"],
         ["0.00", "[−0.10, 0.10]", ".340", "–", "no", "c"],
     ]
-    assert shown.data.endswith('<p class="caption">A table.</p>') and "<details>" not in shown.data
-    folded = report.table(ours, fold="All <items>").data
+    assert shown.html.endswith('<p class="caption">A table.</p>') and "<details>" not in shown.html
+    folded = report.table(ours, fold="All <items>").html
     assert folded.startswith("<details><summary>All &lt;items&gt;</summary>")
     assert list(numbers(folder)) == [f"toy.{row}.{name}" for row in ours.index for name in ours]
 

@@ -25,7 +25,8 @@ class CardError(NotebookError):
 def make(kind: str, parameters: Mapping[str, Any], out: Path, title: str = "") -> dict[str, Any]:
     """Run the notebook of a card ("model", "test" or "corpus"), and return its report.
 
-    ``out.html``, whose title ends in ``title``, and ``out.json`` are written or replaced.
+    ``out.html``, whose title ends in ``title``, ``out.json`` and ``out-tables.xlsx`` are written or
+    replaced.
     """
     out = out.resolve()
     among_reports = False
@@ -47,9 +48,10 @@ def make(kind: str, parameters: Mapping[str, Any], out: Path, title: str = "") -
         if outcome.status != "done":
             cell = f", cell {outcome.cell}" if outcome.cell else ""
             raise CardError(f"{notebook.name}{cell}: {outcome.error}")
-        made = {end: (reports / f"{notebook.name}.{end}").read_bytes() for end in ("html", "json")}
+        ends = (".html", ".json", "-tables.xlsx")
+        made = {end: (reports / f"{notebook.name}{end}").read_bytes() for end in ends}
     out.parent.mkdir(parents=True, exist_ok=True)
     for end, raw in made.items():
-        with data.atomic_write(f"{out}.{end}") as part:
+        with data.atomic_write(f"{out}{end}") as part:
             part.write_bytes(raw)
-    return dict(json.loads(made["json"]))
+    return dict(json.loads(made[".json"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import html
+import io
 import re
 from functools import cache
 from pathlib import Path
@@ -194,11 +195,32 @@ def report_page(
         title=title,
         verdict=report.get("verdict") if report["status"] == "complete" else None,
         picture=image_uri(picture, mime) if mime else "",
+        name=report.get("card") or report["notebook"],
+        has_tables=bool(tables(cells)),
         alt=alt,
         contents=[(anchor, Markup(text).striptags()) for anchor, text in headings],
         addresses=urls[urls.str.startswith("https://")].to_dict(),
         numbers=pd.concat([numbers[is_compared], numbers[~is_compared]]).to_dict("records"),
     )
+
+
+def tables(cells: list[nbformat.NotebookNode]) -> dict[str, pd.DataFrame]:
+    """Return the tables of a page by the heading above each and, from the second on, a number."""
+    found: dict[str, pd.DataFrame] = {}
+    heading = "Tables"
+    for cell in cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("## "):
+            heading = cell.source.partition("\n")[0].removeprefix("## ")
+        for output in cell.get("outputs", []):
+            shown = output.get("data", {})
+            if "text/html" in shown and "text/csv" in shown:
+                texts = io.StringIO(shown["text/csv"])
+                table = pd.read_csv(texts, keep_default_na=False, na_values=[""])
+                table = table.rename(columns=lambda name: re.sub(r"^Unnamed: \d+$", "", name))
+                # a sheet of Excel has a name of 31 characters at most
+                names = [heading[:31], *(f"{heading[:28]} {n}" for n in range(2, 100))]
+                found[next(name for name in names if name not in found)] = table
+    return found
 
 
 def present(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

@@ -30,7 +30,7 @@ from psychlm import data, report
 from psychlm._parameters import entries
 from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, NotebookError, Profile
-from psychlm.terminal import say
+from psychlm.terminal import say, write_workbook
 
 if TYPE_CHECKING:
     from jupyter_client.manager import AsyncKernelManager
@@ -384,6 +384,8 @@ class Runner:
         files.append((f"{name}.html", page.encode()))
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         files.insert(0 if error else len(files), (f"{name}.json", text.encode()))
+        if sheets := html.tables(executed.cells):
+            write_workbook(sheets, self.reports / f"{name}-tables.xlsx")
         for file, raw in files:
             with data.atomic_write(self.reports / file) as part:
                 part.write_bytes(raw)

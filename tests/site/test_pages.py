@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from toy_notebooks import write_notebook
 
+from psychlm import terminal
+from psychlm.report import Table
 from psychlm.site import html, index
 
 EVIL = "<script>alert(1)</script>"
@@ -50,7 +53,7 @@ def notebook_with_everything() -> nbformat.NotebookNode:
     cells = [
         new_markdown_cell(question),
         new_markdown_cell(data),
-        shown({"text/html": WIDE_TABLE}),
+        shown({"text/html": WIDE_TABLE, "text/csv": TABLE}),
         shown({"text/html": hostile}),
         shown({"text/markdown": computed}),
         shown({"text/plain": f"'{EVIL}' " + "long " * 100}),
@@ -159,11 +162,26 @@ def test_a_report_shows_math_and_figures_that_can_be_taken(site, chromium) -> No
     assert each(chromium, "figcaption")[0].startswith("A bar")
     plate = chromium.says("getComputedStyle(document.querySelector('.plate')).backgroundColor")
     assert brightness(plate) > 0.9, "a figure lies on a light plate in the dark"
-    assert each(chromium, ".downloads a") == ["SVG", "PNG", "CSV"]
+    assert each(chromium, ".downloads a") == ["CSV", "SVG", "PNG", "CSV"]
     names = each(chromium, ".downloads a", "download")
-    assert all(name.startswith("10_items-figure-") for name in names)
-    (numbers,) = each(chromium, ".downloads a[download$=csv]", "href")
-    assert base64.b64decode(numbers.partition(",")[2]).decode() == TABLE
+    assert names[0].startswith("10_items-table-")
+    assert all(name.startswith("10_items-figure-") for name in names[1:])
+    for numbers in each(chromium, ".downloads a[download$=csv]", "href"):
+        assert base64.b64decode(numbers.partition(",")[2]).decode() == TABLE
+
+
+def test_the_tables_of_a_page_are_the_sheets_of_one_file(tmp_path) -> None:
+    """Sheets are named by headings, hold numbers as numbers, and no formula."""
+    of_items = Table("<table></table>", pd.DataFrame({"b": [1 / 3]}, ["NA"]))
+    shown_csv = {"text/html": of_items._repr_html_(), "text/csv": of_items._repr_csv_()}
+    hostile = {"text/html": "<table></table>", "text/csv": "word,x\n=1+1,\n"}
+    cells = [new_markdown_cell("## A heading of more than thirty-one characters"), shown(shown_csv)]
+    cells += [shown({"text/html": "no table"}), shown(hostile)]
+    tables = html.tables(cells)
+    assert list(tables) == ["A heading of more than thirty-o", "A heading of more than thirt 2"]
+    terminal.write_workbook(tables, tmp_path / "tables.xlsx")
+    first, second = pd.read_excel(tmp_path / "tables.xlsx", sheet_name=None, na_values=[]).values()
+    assert first["b"].tolist() == [1 / 3] and second["word"].tolist() == ["'=1+1"]
 
 
 def test_code_parameters_numbers_and_warnings_are_folded(site, chromium) -> None:
@@ -259,7 +277,8 @@ def test_a_page_links_to_pages_of_the_collection_and_that_of_a_card_to_its_numbe
     assert 'href="10_items.html"' in linked and 'href="other.ipynb"' in linked
     title = "A card: my answers"
     page = page_of(report_of("02_test_card", "complete", card="my answers", title=title), site)
-    assert re.findall(r'href="([^"#:]+)"', page) == ["my%20answers.json"]
+    linked_files = ["my%20answers.json", "my%20answers-tables.xlsx"]
+    assert re.findall(r'href="([^"#:]+)"', page) == linked_files
     assert f"{title}</h1>" in page and "quick profile" not in page
 
 

@@ -119,13 +119,9 @@ def test_the_card_names_items_keyed_in_reverse_and_recodes_them(tmp_path, monkey
     x[turned] = 6 - x[turned]
     found = card_of(x, None, tmp_path, monkeypatch)
     assert found["turned"] == turned
-    book = tmp_path / "sheets.xlsx"
-    pytest.importorskip("openpyxl")
     x[turned] = 6 - x[turned]  # as the reader does with reverse=
-    options = {"scale": [500, 100], "spreadsheet": str(book)}
-    recoded = card_of(x, None, tmp_path, monkeypatch, **options)
+    recoded = card_of(x, None, tmp_path, monkeypatch, scale=[500, 100])
     assert recoded["turned"] == []
     assert recoded["alpha"] > found["alpha"] + 0.1
-    scores = pd.read_excel(book, sheet_name="scores", index_col=0)
-    assert scores["scale_score"].mean() == pytest.approx(500, abs=15)
-    assert {"items", "parameters", "sum scores"} <= set(pd.ExcelFile(book).sheet_names)
+    assert recoded["table"]["scale_score"].mean() == pytest.approx(500, abs=15)
+    assert {"scale_score", "scale_se"} <= set(recoded["conversion"])
