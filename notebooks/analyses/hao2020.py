@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from analyses import running_text as text
 from analyses.word_models import CorpusModel
-from psychlm import _formatting, data, lm, model_facts
+from psychlm import data, lm, model_facts
 from psychlm.corpora import novels
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import is_shape
@@ -270,24 +270,10 @@ def pnc_relations(models: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
 
 def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
     """Return what :func:`pnc_relations` says of the paper's claim, for ``report.verdict``:
-    ``sentence``, ``support`` and ``outcome``."""
-    able_set = f"PNC above {WORTHLESS_PNC}"
-    by_set = relations.set_index("measure").groupby("over")
+    ``sentence`` and ``outcome``."""
+    by_set = relations.groupby("over")
     pooled = by_set.get_group("all")
-    able = by_set.get_group(able_set)
-
-    def value(measure: str) -> str:
-        row = able.loc[measure]
-        bounds = ", ".join(_formatting.number(row[end], ".2f") for end in ("low", "high"))
-        return f"{_formatting.number(row['r'], '+.2f')} [{bounds}] ({UCL_MEASURES[measure]})"
-
-    support = (
-        f"Over {pooled['n'].iloc[0]} models r of PNC and gain is "
-        f"{_formatting.number(pooled['r'].min(), '.2f')} to "
-        f"{_formatting.number(pooled['r'].max(), '.2f')}; over the {able['n'].iloc[0]} of a PNC "
-        f"above {WORTHLESS_PNC} it goes from {value(str(able['r'].idxmin()))} to "
-        f"{value(str(able['r'].idxmax()))}."
-    )
+    able = by_set.get_group(f"PNC above {WORTHLESS_PNC}")
     outcome = "partly"
     if pooled["low"].min() <= 0:
         sentence = "The gain does not rise significantly with the PNC on every measure."
@@ -303,4 +289,4 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
         which = "some measures only" if able["low"].max() > 0 else "no measure significantly"
         finds = "models that gain nothing" if able["low"].max() > 0 else "models without gain"
         sentence = f"The PNC finds {finds}, but ranks the others on {which}."
-    return {"sentence": sentence, "support": support, "outcome": outcome}
+    return {"sentence": sentence, "outcome": outcome}

@@ -7,18 +7,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
-from psychlm import corpora, ctt, data, irt, lm, plots, stats
+from psychlm import corpora, ctt, data, irt, lm, stats
 from psychlm.frames import check_responses, drop_constant
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from psychlm.lm.finetune import Regime
 
 REGIMES: dict[Regime, str] = {  # names of lm.fine_tune, and what the notebook calls them
@@ -171,24 +168,6 @@ def agreement_by_rank(
     return pd.DataFrame(rows).T.rename_axis(["population", "rank"])
 
 
-def draw_versions(versions: pd.DataFrame) -> Axes:
-    """Draw the cells of Table 3 (rows) by the treatment of infinite difficulties (columns);
-    ``published`` is a ring."""
-    figure, ax = plt.subplots(figsize=(6.5, 4.2))
-    places = range(len(versions))
-    for name, marker in {"own": "o", "prior": "s", "ltm": "^"}.items():
-        ax.plot(versions[name], places, marker, ms=5, label=name)
-    ax.plot(versions["published"], places, "o", mfc="none", mec="black", ms=9, label="published")
-    ax.axvline(0, color="#444444", lw=0.8)
-    cells = [f"{code}, {plots.model_name(name)}s" for code, name in versions.index]
-    ax.set_yticks(range(len(versions)), cells, fontsize=8)
-    ax.set_ylim(len(versions) - 0.5, -0.5)
-    ax.set_xlabel("correlation of Rasch difficulties with people's")
-    ax.set_title("Table 3 by the treatment of items without a finite difficulty")
-    figure.legend(loc="outside lower center", ncol=4)
-    return ax
-
-
 def widest_partitions(
     responses: pd.DataFrame, rng: np.random.Generator, n_searches: int = 80
 ) -> list[tuple[float, pd.Series]]:
@@ -218,12 +197,8 @@ def printed_p_bands(n_items: dict[str, int]) -> pd.DataFrame:
             p = 2 * student_t.sf(r * np.sqrt((n - 2) / (1 - r**2)), n - 2)
             place = bands.index(row.p)
             possible = ((p >= edges[place]) & (p < edges[place + 1])).any()
-            rows.append((name, row.category, row.population, row.r, n, p[5], row.p, possible))
-    columns = ["table", "category", "population", "r", "n", "p", "band", "possible"]
-    table = pd.DataFrame(rows, columns=columns)
-    table["said"] = [
-        f"{row.table}, {row.category}, {row.population}: r = {row.r:.2f}, n = {row.n}, p = "
-        f"{row.p:.2f}, printed {row.band}"
-        for row in table.itertuples()
-    ]
-    return table
+            said = f"{name}, {row.category}, {row.population}: r = {row.r:.2f}, n = {n}, "
+            said += f"p = {p[5]:.2f}, printed {row.p}"
+            cell = {"table": name, "category": row.category, "population": row.population}
+            rows.append(cell | {"p": p[5], "possible": possible, "said": said})
+    return pd.DataFrame(rows)

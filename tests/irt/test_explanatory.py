@@ -7,10 +7,10 @@ and large residual variances; known parameters."""
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
-from analyses import lltm as papers_lltm
 from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
 
@@ -93,17 +93,26 @@ def test_laplace_s_approximation_equals_an_integral_by_quadrature(rng):
     assert fit.loglik == pytest.approx(logsumexp(total) + np.log(cell), abs=0.01)
 
 
-def test_without_residual_variance_it_is_the_lltm(rng):
+def test_without_residual_variance_it_is_the_linear_logistic_test_model(rng):
+    """Fischer (1973): the marginal likelihood by quadrature, maximised by scipy."""
     responses, x, _ = explained_responses(rng, n_items=8, n_persons=60, residual=0.0)
-    lltm = papers_lltm.lltm(responses, x, n_boot=0)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(61)
+    right = responses.to_numpy()[:, :, None]
+
+    def negative(values):
+        b = values[0] + x.to_numpy() @ values[1:3]
+        z = np.exp(values[3]) * nodes - b[:, None]
+        at_nodes = (right * log_expit(z) + (1 - right) * log_expit(-z)).sum(axis=1)
+        return -logsumexp(at_nodes + np.log(weights / weights.sum()), axis=1).sum()
+
+    found = minimize(negative, np.zeros(4), tol=1e-9)
     with pytest.warns(irt.IRTWarning, match="boundary 0"):
         fit = irt.fit(responses, "Rasch", difficulty_prior=x)
     assert fit.residual_sd < 1e-4
-    assert fit.loglik == pytest.approx(lltm.loglik, abs=1e-4)
-    assert fit.ability_sd == pytest.approx(lltm.ability_sd, abs=1e-3)
-    eta = lltm.coefficients["eta"].to_numpy()
-    assert fit.regression["eta"].to_numpy() == pytest.approx(eta, abs=1e-3)
-    assert fit.n_parameters == lltm.n_parameters + 1
+    assert fit.loglik == pytest.approx(-found.fun, abs=1e-4)
+    assert fit.ability_sd == pytest.approx(np.exp(found.x[3]), abs=1e-3)
+    assert fit.regression["eta"].to_numpy() == pytest.approx(found.x[:3], abs=1e-3)
+    assert fit.n_parameters == 5
 
 
 def test_with_many_persons_the_prior_yields_to_the_rasch_model(rng):
