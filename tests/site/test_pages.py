@@ -170,6 +170,24 @@ def test_a_report_shows_math_and_figures_that_can_be_taken(site, chromium) -> No
         assert base64.b64decode(numbers.partition(",")[2]).decode() == TABLE
 
 
+def test_a_page_prints_on_a4_and_tables_of_fifteen_columns_are_not_cut(tmp_path, chromium) -> None:
+    row = "<tr>" + "<td>−0.1429</td>" * 15 + "</tr>"
+    table = f'<table class="dataframe formatted"><thead>{row}</thead><tbody>{row}</tbody></table>'
+    wide = new_notebook(cells=[shown({"text/html": table})])
+    report = report_of("10_items", "complete")
+    page = html.report_page(wide, tmp_path, report, index.compare(report))
+    (tmp_path / "wide.html").write_text(page)
+    chromium.open(tmp_path / "wide.html")
+    pdf = base64.b64decode(chromium.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+    (box,) = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+ [\d.]+)\]", pdf))
+    width, height = map(float, box.split())
+    assert (width, height) == pytest.approx((595, 842), abs=1.5)  # points
+    chromium.call("Emulation.setEmulatedMedia", media="print")
+    inside = round((210 - 2 * 15) / 25.4 * 96)  # pixels between the margins
+    edges = each(chromium, ".html table", "getBoundingClientRect().width")
+    assert max(edges) <= inside
+
+
 def test_the_tables_of_a_page_are_the_sheets_of_one_file(tmp_path) -> None:
     """Sheets are named by headings, hold numbers as numbers, and no formula."""
     of_items = Table("<table></table>", pd.DataFrame({"b": [1 / 3]}, ["NA"]))
