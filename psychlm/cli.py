@@ -499,8 +499,15 @@ def surprisal(
 @main.command()
 @click.argument("source", metavar="ITEMS.jsonl|DATASET")
 @click.option("--model", "models", multiple=True, required=True, help="A folder or hub name.")
-@choice_option("--normalise", "sum token character unconditional", "sum", "How choices are scored.")
-@click.option("--prompt", default="auto", help="How an item is put to a model.")
+@choice_option(
+    "--normalise", "sum token character byte unconditional", "sum", "How choices are scored."
+)
+@click.option(
+    "--prompt",
+    default="auto",
+    show_default=True,
+    help="auto, question, nli, binary nli, sentiment, continuation, or a text with {prompt}.",
+)
 @click.option("--bos", default="auto", help="A token before it, or 'none'.")
 @click.option("--out", type=FILE, help="Write the responses, models x items.")
 @click.option("--logprobs", type=FILE, help="Write each choice's log-probability.")
@@ -522,6 +529,8 @@ def responses(source: str, models: tuple[str, ...], spreadsheet: bool, **options
     options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
     if options["bos"] == "none":
         options["bos"] = None
+    if "{" in options["prompt"]:  # a shell writes a new line as \\n
+        options["prompt"] = lm.Prompt(options["prompt"].replace("\\n", "\n"))
     graded = lm.evaluate(items, {name: name for name in models}, **options)
     for table, out in zip((graded.responses, graded.logprobs), outputs, strict=True):
         if out is not None:

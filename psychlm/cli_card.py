@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from psychlm import roles
-from psychlm.cli_notebooks import parameter_option
+from psychlm.cli_notebooks import OfNotebook, parameter_option
 from psychlm.terminal import FILE, PATH, device_option, from_here, print_table, say
 
 out_option = click.option(
@@ -76,7 +76,7 @@ def row_of(row: dict[str, Any]) -> list[str]:
     return [label, value, interval, text(row.get("people")), str(row.get("says") or "")]
 
 
-@card.command()
+@card.command(cls=OfNotebook)
 @click.option("--model", default="default", help="A name or folder.")
 @click.option("--against", default="", help="A second model, compared pair by pair.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="A folder of minimal pairs (JSONL).")
@@ -103,7 +103,7 @@ def model(
     write("model", name, options, out, parameters)
 
 
-@card.command()
+@card.command(cls=OfNotebook)
 @click.argument("answers", type=PATH, required=False)
 @click.option("--key", type=FILE, help="The right answers: item, key.")
 @roles.role_options(*roles.ANSWERS)
@@ -153,7 +153,7 @@ def test(
     write("test", name, values, out, parameters)
 
 
-@card.command()
+@card.command(cls=OfNotebook)
 @click.argument("words", type=PATH, required=False)
 @click.argument("readings", type=FILE, required=False)
 @click.option("--model", default="default", help="Its surprisal is examined.")

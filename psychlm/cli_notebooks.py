@@ -28,8 +28,22 @@ parameter_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=parsed,
-    help="A parameter.",
+    help="A parameter of the notebook; its first cell explains each.",
 )
+
+
+class OfNotebook(click.Command):
+    """The command of a card, whose help lists the parameters of its notebook."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each parameter, its default and its comment."""
+        from psychlm.site import cards, collection
+
+        cells = collection.read(cards.notebook_file(str(self.name))).cells
+        source = next(source for kind, source in cells if kind == "code")
+        parts = [line.partition("  # ") for line in source.splitlines() if " = " in line]
+        with formatter.section("Parameters of -p"):
+            formatter.write_dl([(assigned, comment) for assigned, _, comment in parts])
 
 
 @click.command()

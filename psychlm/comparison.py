@@ -124,13 +124,14 @@ class Ranking:
         """Return the models in their order, and how many pairs are told apart."""
         shown = self.models.round(3).to_string(max_rows=30)
         apart = int(self.pairs["told_apart"].sum())
+        others = f"; the others {SAME}" if apart < len(self.pairs) else ""
         of_repeats = ""
         if self.repeats is not None:
             of_repeats = f"\n{_describe_repeats(self.repeats.median())} (median of the models)"
         return (
             f"{len(self.models)} models on {self.n_items} items, scores by {self.method} "
-            f"({self.unit})\n{shown}\n{apart} of {len(self.pairs)} pairs are told apart "
-            f"(Holm, {1 - self.level:.2g}); the others {SAME}{of_repeats}"
+            f"({self.unit})\n{shown}\ntold apart: {apart} of {len(self.pairs)} pairs "
+            f"(Holm, {1 - self.level:.2g}){others}{of_repeats}"
             + (f"\n{self.message}" if self.message else "")
         )
 

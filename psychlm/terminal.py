@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,10 @@ def say(text: object, *, err: bool = False, nl: bool = True) -> None:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table in the width of the terminal; what is too long is folded, not cut."""
+    """Print a table in the width of the terminal; what is too long is folded, not cut.
+
+    In a file or a pipe each row is a line, so that programs such as grep find all of it.
+    """
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
@@ -47,7 +51,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     colours = {"yes": "green", "no": "yellow", "corrupt": "red"}
     for row in rows:
         table.add_row(*(Text(printable(cell), colours.get(cell, "")) for cell in row))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
 OF_PACKAGES = ("default", "smollm2")  # models that come with the package, or a package

@@ -195,6 +195,26 @@ def test_a_carriage_return_ends_no_row_and_formulas_are_escaped_for_a_spreadshee
     assert second == ["q"] + ["-1.5"] * 6
 
 
+def test_the_help_of_a_card_explains_the_parameters_of_its_notebook() -> None:
+    said = " ".join(run("card", "test", "--help").output.split())
+    assert "wished_se = 0.5 standard error of ability (logits)" in said
+
+
+def test_a_row_of_a_table_is_a_line_where_the_output_is_no_terminal() -> None:
+    lines = run("data", "list").output.splitlines()
+    assert len(lines) == 1 + len(data.registry())
+
+
+def test_a_prompt_of_ones_own_is_a_text_with_fields(tmp_path) -> None:
+    item = {"item_id": "q1", "prompt": "The old man", "choices": ["sat.", "of of."], "answer": 0}
+    (tmp_path / "items.jsonl").write_text(json.dumps(item) + "\n")
+    asked = ["responses", tmp_path / "items.jsonl", "--model", "default", "--no-cache"]
+    files = [tmp_path / "own.csv", tmp_path / "named.csv"]
+    run(*asked, "--prompt", "Question: {prompt}\\nAnswer:", "--logprobs", files[0])
+    run(*asked, "--prompt", "question", "--logprobs", files[1])
+    assert files[0].read_text() == files[1].read_text()
+
+
 def test_a_parameter_names_a_file_from_where_the_user_is(study, monkeypatch) -> None:
     (study / "default").mkdir()
     given: dict[str, object] = {}

@@ -230,7 +230,7 @@ def test_the_command_compares_two_files_and_ranks_one(tmp_path):
     bank = corpora.metabench("arc").iloc[:4]
     bank.reset_index().to_csv(tmp_path / "models.csv", index=False)
     said = run("compare", tmp_path / "models.csv", "--out", tmp_path / "pairs.csv").output
-    assert "of 6 pairs are told apart" in said
+    assert "of 6 pairs (Holm, 0.05)" in said
     assert np.allclose(pd.read_csv(tmp_path / "pairs.csv")["p"], psychlm.compare(bank).pairs["p"])
 
 

@@ -22,6 +22,13 @@ class CardError(NotebookError):
     """A card could not be made; the message says why."""
 
 
+def notebook_file(kind: str) -> Path:
+    """Return the notebook of a card, in a wheel or in a checkout."""
+    in_wheel = data.folder() / "notebooks"
+    folder = in_wheel if in_wheel.is_dir() else data.folder().parent / "notebooks"
+    return folder / f"{NOTEBOOKS[kind]}.ipynb"
+
+
 def make(kind: str, parameters: Mapping[str, Any], out: Path, title: str = "") -> dict[str, Any]:
     """Run the notebook of a card ("model", "test" or "corpus"), and return its report.
 
@@ -34,10 +41,8 @@ def make(kind: str, parameters: Mapping[str, Any], out: Path, title: str = "") -
         among_reports = out.parent == index.reports_folder().resolve()
     if among_reports:
         raise CardError(f"{out.parent} holds the reports of the collection; choose another folder")
-    in_wheel = data.folder() / "notebooks"
     root = data.folder().parent
-    notebooks = in_wheel if in_wheel.is_dir() else root / "notebooks"
-    notebook = collection.read(notebooks / f"{NOTEBOOKS[kind]}.ipynb")
+    notebook = collection.read(notebook_file(kind))
     notebook = replace(notebook, title=f"{notebook.title}: {title}" if title else notebook.title)
     given = collection.run_parameters(root, [notebook], "quick", parameters)
     with tempfile.TemporaryDirectory(prefix="psychlm-card-") as folder:
