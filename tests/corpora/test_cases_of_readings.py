@@ -8,6 +8,7 @@ from conftest import shared
 
 from psychlm import corpora
 from psychlm.corpora import reading_times
+from psychlm.reading_times import fit
 
 # file, words, texts, readings, readers, graded questions
 STUDIES = [
@@ -36,6 +37,23 @@ def test_a_study_is_read_as_what_it_is(name, n_words, n_texts, n_readings, n_rea
     assert study.notes[0].startswith("recognised: ")
     if n_questions:
         assert study.accuracy.round(3).tolist() == [0.969, 0.938, 0.969]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_three_files_of_one_study_give_one_mixed_model():
+    """PCIbex, Gorilla and Excel: the same 24 items in two conditions, the same estimates."""
+    estimates = []
+    fillers_out = {"pcibex_results": "Label=experiment", "gorilla": "condition=ORC,SRC"}
+    for name, rows in (fillers_out | {"lab_excel": "Bedingung=ORC,SRC"}).items():
+        study = corpora.read_experiment(shared(f"cases/readings/{name}.csv"), filter=rows)
+        steps = reading_times.trimming("self_paced_ms", accuracy=study.accuracy, shortest=100)
+        kept, _ = reading_times.exclude(study.readings, steps)
+        data = reading_times.join(kept, study.words).rename(columns={"Bedingung": "condition"})
+        data["item"] = data.get("item", data["text_id"].str.rpartition("-")[0])
+        assert data["item"].nunique() == 24
+        formula = "log(self_paced_ms) ~ length_chars + C(condition, Sum) + (1 | subject)"
+        estimates.append(fit(data, formula).coefficients["estimate"].to_numpy())
+    np.testing.assert_allclose(estimates[1:], [estimates[0]] * 2, rtol=0, atol=2e-3)
 
 
 def test_marks_of_ibex_stay_and_two_texts_are_two():
