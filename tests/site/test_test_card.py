@@ -123,5 +123,5 @@ def test_the_card_names_items_keyed_in_reverse_and_recodes_them(tmp_path, monkey
     recoded = card_of(x, None, tmp_path, monkeypatch, scale=[500, 100])
     assert recoded["turned"] == []
     assert recoded["alpha"] > found["alpha"] + 0.1
-    assert recoded["table"]["scale_score"].mean() == pytest.approx(500, abs=15)
+    assert recoded["person_scores"]["scale_score"].mean() == pytest.approx(500, abs=15)
     assert {"scale_score", "scale_se"} <= set(recoded["conversion"])
