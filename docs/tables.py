@@ -346,23 +346,22 @@ def reading_formats() -> str:
     from psychlm import roles
     from psychlm.corpora import _reading_formats
 
-    lines = ["| format | recognised by | what it never does |", "| --- | --- | --- |"]
-    for form in _reading_formats.FORMATS.values():
-        lines.append(f"| {form.name} | {form.recognised_by} | {form.never} |")
-    return "\n".join(lines) + "\n\n" + options_of(roles.READINGS)
+    return formats(_reading_formats.FORMATS) + options_of(roles.READINGS)
 
 
 def answer_formats() -> str:
     """Return tables of the formats of answers and logs, and of options that tell columns."""
     from psychlm import roles
-    from psychlm.corpora import _logs, answers
+    from psychlm.corpora import _answer_formats, _logs
 
-    lines = ["| format | recognised by |", "| --- | --- |"]
-    known = {form.name: form.known_by for form in answers.FORMATS}
-    known["py-irt"] = "`.jsonl` with subject_id and responses"
-    for name, recognised_by in {**known, **_logs.FORMATS}.items():
-        lines.append(f"| {name} | {recognised_by} |")
-    return "\n".join(lines) + "\n\n" + options_of(roles.ANSWERS)
+    return formats([*_answer_formats.FORMATS, *_logs.FORMATS]) + options_of(roles.ANSWERS)
+
+
+def formats(entries: list[Any]) -> str:
+    """Return a table of formats."""
+    lines = ["| format | recognised by | what it never does |", "| --- | --- | --- |"]
+    lines += [f"| {form.name} | {form.recognised_by} | {form.never} |" for form in entries]
+    return "\n".join(lines) + "\n\n"
 
 
 def options_of(names: list[str]) -> str:

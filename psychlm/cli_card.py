@@ -160,7 +160,6 @@ def test(
 @click.option("--language", default="", help="Of the words, for their frequency: en, de, ...")
 @click.option("--least-accuracy", default=0.0, help="Leave out readers with fewer right answers.")
 @roles.role_options(*roles.READINGS)
-@click.option("--columns", default="", help="Older: person and others, as subject=ID,item=Satz.")
 @device_option
 @out_option
 @parameter_option
@@ -170,7 +169,6 @@ def corpus(
     model: str,
     language: str,
     least_accuracy: float,
-    columns: str,
     device: str,
     out: Path | None,
     parameters: Any,
@@ -185,11 +183,6 @@ def corpus(
     from psychlm import corpora
 
     columns_told = roles.parsed(told)
-    if columns:
-        pairs = [pair.partition("=") for pair in columns.split(",")]
-        if not all(equals for _, equals, _ in pairs):
-            raise click.BadParameter(f"{columns!r}; write --columns subject=ID,item=Sentence")
-        columns_told["columns"] = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
     if words is None and columns_told:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in columns_told)
         raise click.BadParameter(f"{given}: of which file? Name the file of WORDS")

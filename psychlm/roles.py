@@ -40,6 +40,20 @@ READINGS = ["person", "text", "word_number", "word", "measure", "condition", "gr
 READINGS += ["drop", "missing", "encoding"]
 
 
+def told(given: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the values of options by name: lists of what may be several, empty where nothing is.
+
+    >>> told({"person": None, "group": "sex", "items": ["q1"]}, ["person", "group", "items"])
+    {'person': None, 'group': ['sex'], 'items': ['q1']}
+    """
+    values = {name: given[name] for name in names}
+    for name in (name for name in names if name in (*LISTS, "group", "measure")):
+        value = () if values[name] is None else values[name]
+        is_one = isinstance(value, str) or not hasattr(value, "__iter__")
+        values[name] = [value] * bool(value) if is_one else list(value)
+    return values | ({"labels": dict(given["labels"] or {})} if "labels" in names else {})
+
+
 def parsed(told: dict[str, Any]) -> dict[str, Any]:
     """Return options of the shell as Python's: names separated by commas are lists.
 
@@ -65,10 +79,15 @@ def in_shell(text: str) -> str:
 
     >>> in_shell("give a key (key=), or repeat=rows")
     'give a key (--key), or --repeat rows'
-    >>> in_shell("filter='condition=a'")
-    "--filter 'condition=a'"
+    >>> in_shell("filter='condition=a'; 3 are partly right (level=scores takes them)")
+    "--filter 'condition=a'; 3 are partly right"
     """
-    names = "|".join([*OPTIONS, "key", "level"])
+    names = "|".join([*OPTIONS, "key"])
+    # what Python alone has
+    text = re.sub(r" \([^()]*\blevel=[^()]*\)", "", text)
+    text = text.replace(
+        "ratings=True, or a model of ratings", "a model of ratings (--model graded)"
+    )
 
     def option(match: re.Match) -> str:
         flag = f"--{match[1].replace('_', '-')}"

@@ -70,7 +70,7 @@ TERMS = 'gaze_ms ~ x * g + s(subject, bs="re")'
 BASELINE = 'x + s(subject, bs="re")'
 SWEEP = {"folds": 4, "n_bootstrap": 20, "n_permutations": 19}
 STUDY = {"readers": [4], "texts": [20], "sd_residual": 60, "n_simulations": 5, "rng": 1, "folds": 4}
-LONG = {"subject": "subject", "item": "text_id", "word_number": "word_id"}
+LONG = {"person": "subject", "text": "text_id", "word_number": "word_id"}
 
 
 def long_format(readings: pd.DataFrame) -> pd.DataFrame:

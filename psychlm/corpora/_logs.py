@@ -1,23 +1,21 @@
-"""Logs of evaluation programs: rows of answers of models to items, with every metric.
-
-Layouts: lm-evaluation-harness (``samples_<task>_<date>.jsonl``, one folder a model), Inspect
-(``.eval``, a zip archive, or ``.json``), "every eval ever" (instances as JSON lines) and HELM
-(``per_instance_stats.json`` beside ``run_spec.json``).
-"""
+"""Logs of evaluation programs: rows of answers of models to items, with every metric."""
 
 from __future__ import annotations
 
 import json
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from psychlm.corpora._formats import Format, read_each
 from psychlm.frames import FrameError, format_names
 
 # An archive that grows to so many bytes, and so many times its own size, is none of texts.
@@ -26,30 +24,13 @@ MOST_GROWTH = 60
 ZSTANDARD = 93  # compression of zip members that Python reads from 3.14 on
 INSPECT_GRADES = {"C": 1.0, "I": 0.0, "N": 0.0, "P": 0.5}  # correct, incorrect, no answer, partly
 # The metric by which a task is ranked: Open LLM Leaderboard 1 and 2 (Hugging Face, 2023, 2024)
-RANKED_BY = {
-    "arc_challenge": "acc_norm",
-    "hellaswag": "acc_norm",
-    "leaderboard_bbh": "acc_norm",
-    "leaderboard_gpqa": "acc_norm",
-    "leaderboard_musr": "acc_norm",
-    "leaderboard_ifeval": "prompt_level_strict_acc",
-    "ifeval": "prompt_level_strict_acc",
-}
+RANKED_BY = dict.fromkeys(
+    "arc_challenge hellaswag leaderboard_bbh leaderboard_gpqa leaderboard_musr".split(), "acc_norm"
+) | dict.fromkeys(["leaderboard_ifeval", "ifeval"], "prompt_level_strict_acc")
 # keys of a sample of the harness that are no metrics
 NO_METRICS = """doc_id doc target arguments resps filtered_resps doc_hash prompt_hash target_hash
-filter metrics task_name sample_id idx index""".split()  # noqa: SIM905
+filter metrics task_name sample_id idx index""".split()
 GRADE_NAMES = re.compile(r"match|acc|correct|pass|equal|score|em\b|mc1|grade", re.IGNORECASE)
-FORMATS = {
-    "lm-evaluation-harness": "`samples_<task>_<date>.jsonl` in a folder for each model",
-    "Inspect": "`.eval` (also with Zstandard, or of a crashed run), or `.json`",
-    "every eval ever": "`.jsonl` with model_id, sample_id, evaluation",
-    "HELM": "`per_instance_stats.json` beside `run_spec.json`",
-}
-EXPECTED = (
-    "a log of lm-evaluation-harness (samples_*.jsonl with doc_id and a metric), Inspect (.eval, or "
-    ".json with eval and samples), every eval ever (.jsonl with model_id, sample_id, evaluation) "
-    "or HELM (per_instance_stats.json, a list with instance_id and stats)"
-)
 
 Row = dict[str, Any]
 
@@ -64,95 +45,44 @@ def check_growth(file: Path, n_bytes: int, n_compressed: int) -> None:
         )
 
 
-def read(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Return every graded answer in a log, or in all logs of a folder, and notes of what is not.
-
-    Columns are ``layout``, ``person`` (the model), ``task``, ``number`` (of the item in its task),
-    ``document`` (a hash of its text), ``filter``, ``metric``, ``score`` (NaN where not graded),
-    ``run`` (its date, and its file), ``epoch``, and ``prompt`` (a hash, or how many examples it
-    has). Without any row a ValueError is raised.
-    """
-    files = [path]
-    if path.is_dir():
-        names = ("samples_*.jsonl", "*.eval", "per_instance_stats.json")
-        files = sorted({file for name in names for file in path.rglob(name)})
-        files = files or sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")])
-    rows: list[Row] = []
-    unread: dict[str, Exception] = {}
-    for file in files:
-        try:
-            found, n_unread = _rows(file)
-            rows += [{"file": str(file), **row} for row in found]
-            if n_unread:
-                unread[f"{file.name}, {n_unread} lines"] = ValueError(
-                    "no JSON; an end that is cut off?"
-                )
-        except (ValueError, KeyError, TypeError, AttributeError, OSError, zipfile.BadZipFile,
-                NotImplementedError) as error:  # fmt: skip
-            unread[str(file.relative_to(path) if path.is_dir() else file.name)] = error
-    if not rows:
-        first = next(iter(unread.values()), f"a folder holds {EXPECTED}")
-        raise ValueError(f"no graded answers are in it ({first})")
-    notes = [f"file {name} is not read ({error})" for name, error in unread.items()]
-    table = pd.DataFrame(rows)
-    table["run"] = table.pop("date") + " " + table.pop("file")
-    return table, notes
+# ---- formats: each yields the answers of a file, and notes what it leaves out ----
 
 
-def _rows(file: Path) -> tuple[list[Row], int]:
-    """Return the answers of a file, whose layout is recognised by its keys, and lines not read."""
-    if file.suffix == ".eval":
-        return list(_inspect(*_archive(file))), 0
-    text = file.read_text(encoding="utf-8-sig")
-    n_unread = 0
-    if file.suffix == ".jsonl":
-        records = []
-        # a text may hold characters that only str.splitlines takes for the end of a line
-        for line in filter(str.strip, text.split("\n")):
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                n_unread += 1
-    else:
-        records = json.loads(text)
-    first = records[0] if isinstance(records, list) and records else records
-    first = first if isinstance(first, dict) else {}
-    keys = set(first)
-    if {"eval", "samples"} <= keys:
-        rows = _inspect(first, first["samples"] or [])
-    elif {"instance_id", "stats"} <= keys:
-        rows = _helm(file, records)
-    elif {"model_id", "sample_id", "evaluation"} <= keys:
-        rows = _every_eval_ever(records)
-    elif "doc_id" in keys:
-        rows = _harness(file, records)
-    else:
-        raise ValueError(f"{file.name} has the keys {sorted(keys)[:12]}; expected {EXPECTED}")
-    return list(rows), n_unread
-
-
-def _row(layout: str, person: Any, task: Any, number: Any, metric: str, score: Any) -> Row:
+def _row(person: Any, task: Any, number: Any, metric: str, score: Any, **about: Any) -> Row:
     """Return one answer; its score is NaN where it is not numeric."""
-    if isinstance(score, str):
-        score = INSPECT_GRADES.get(score, score)
+    score = INSPECT_GRADES.get(score, score) if isinstance(score, str) else score
     try:
         value = float("nan") if score is None else float(score)
     except (TypeError, ValueError):
         value = float("nan")
-    row: Row = {"layout": layout, "person": str(person), "task": str(task), "number": str(number)}
-    row |= {"metric": metric, "score": value}
-    return row | {"date": "", "document": "", "filter": "none", "epoch": 1, "prompt": ""}
+    row: Row = {"person": str(person), "task": str(task), "number": str(number), "metric": metric}
+    row |= {"score": value, "date": "", "document": "", "filter": "none", "epoch": 1}
+    return row | {"prompt": "", "setting": ()} | about
 
 
-def _harness(file: Path, samples: Iterable[Row]) -> Iterator[Row]:
+def _harness(file: Path, samples: Iterable[Row], left_out: Counter) -> Iterator[Row]:
     """Yield the answers of ``<model>/samples_<task>_<date>.jsonl``."""
     # Without a date behind it, all of the name is the task: "arc_easy" is no task "arc" of "easy".
     named = re.fullmatch(r"(?:samples_)?(.*?)(?:_(\d{4}-\d\d-\d\d\S*))?", file.stem)
     task, date = named.groups(default="") if named else (file.stem, "")
     model = file.parent.name.replace("__", "/")
+    setting: tuple[str, ...] = ()
+    results = file.with_name(f"results_{date}.json")
+    if results.exists():  # tells how the run was asked
+        run = json.loads(results.read_text(encoding="utf-8"))
+        shots = (run.get("n-shot") or {}).get(task)
+        shots = (
+            (run.get("configs") or {}).get(task, {}).get("num_fewshot") if shots is None else shots
+        )
+        setting = (f"{shots or 0} shots",)
+        for name in ("chat_template", "system_instruction"):
+            digest = run.get(f"{name}_sha")
+            setting += (
+                f"{'' if digest else 'no '}{name.replace('_', ' ')} {digest or ''}".strip(),
+            )
     for sample in samples:
         metrics = sample.get("metrics") or [name for name in sample if name not in NO_METRICS]
-        metrics = [name for name in metrics if _is_score(sample.get(name))]
+        metrics = [n for n in metrics if isinstance(sample.get(n), bool | int | float | NoneType)]
         if not metrics:
             raise ValueError(f"task {task!r} in {file.name} has no metric; it has {sorted(sample)}")
         about = {
@@ -160,20 +90,79 @@ def _harness(file: Path, samples: Iterable[Row]) -> Iterator[Row]:
             "document": str(sample.get("doc_hash") or ""),
             "filter": sample.get("filter") or "none",
             "prompt": str(sample.get("prompt_hash") or ""),
+            "setting": setting,
         }
         for metric in metrics:
-            row = _row(
-                "lm-evaluation-harness", model, task, sample["doc_id"], metric, sample[metric]
-            )
-            yield row | about
+            yield _row(model, task, sample["doc_id"], metric, sample[metric], **about)
 
 
-def _is_score(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float))
+def _inspect(file: Path, records: Any, left_out: Counter) -> Iterator[Row]:
+    """Yield the answers of an Inspect log: each scorer is a metric, epochs are repeats."""
+    records = records[0] if isinstance(records, list) else records
+    run = records["eval"]
+    date = run.get("created")
+    date = str(pd.to_datetime(date, utc=True)) if date else ""  # clocks of several places
+    setting = tuple(f"{name}={value}" for name, value in (run.get("task_args") or {}).items())
+    for sample in records["samples"] or []:
+        scores = sample.get("scores") or {}
+        left_out["samples without a score"] += not scores  # it ended in an error
+        for scorer, score in scores.items():
+            value = score["value"]
+            values = {scorer: value}
+            if isinstance(value, dict):
+                values = {f"{scorer}.{name}": part for name, part in value.items()}
+            for metric, one in values.items():
+                about = {"date": date, "epoch": sample.get("epoch", 1), "setting": setting}
+                yield _row(run["model"], run["task"], sample["id"], metric, one, **about)
 
 
-def _archive(file: Path) -> tuple[Row, list[Row]]:
-    """Return the header and the samples of Inspect's archive; a crashed run has a journal only."""
+def _every_eval_ever(file: Path, records: Iterable[Row], left_out: Counter) -> Iterator[Row]:
+    """Yield instances in the schema of the EvalEval Coalition."""
+    for record in records:
+        outcome = record["evaluation"] or {}
+        graded = "is_correct" in outcome
+        score = outcome.get("is_correct", outcome.get("score"))
+        task = record.get("evaluation_name", record.get("evaluation_id", ""))
+        metric = record.get("evaluation_result_id") or ("is_correct" if graded else "score")
+        sample = record["sample_id"]
+        yield _row(record["model_id"], task, sample, metric, score, graded=graded)
+
+
+def _helm(file: Path, records: Iterable[Row], left_out: Counter) -> Iterator[Row]:
+    """Yield the answers of a HELM run; trials are repeats."""
+    run = file.with_name("run_spec.json")
+    spec = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {}
+    name = spec.get("name", file.parent.name)
+    asked = spec.get("adapter_spec", {})
+    model = asked.get("model") or name.rpartition("model=")[2]
+    task = re.sub(r"[,:]?model=[^,]*", "", name)
+    shots = asked.get("max_train_instances")
+    setting = () if shots is None else (f"{shots} shots",)
+    for record in records:
+        if record.get("perturbation"):
+            left_out["perturbed instances"] += 1
+            continue
+        about = {"epoch": 1 + record.get("train_trial_index", 0), "setting": setting}
+        for stat in record["stats"]:
+            metric = stat["name"]["name"]
+            yield _row(model, task, record["instance_id"], metric, stat.get("mean"), **about)
+
+
+FORMATS = [
+    Format("Inspect", "`.eval` (also with Zstandard, or of a crashed run), or `.json`",
+           ("eval", "samples"), answers=_inspect),
+    Format("HELM", "`per_instance_stats.json` beside `run_spec.json`",
+           ("instance_id", "stats"), answers=_helm, never="Reads perturbed instances."),
+    Format("every eval ever", "`.jsonl` with model_id, sample_id, evaluation",
+           ("model_id", "sample_id", "evaluation"), answers=_every_eval_ever),
+    Format("lm-evaluation-harness", "`samples_<task>_<date>.jsonl` in a folder for each model; "
+           "`results_<date>.json` tells shots and chat template", ("doc_id",), answers=_harness),
+]  # fmt: skip
+EXPECTED = "; ".join(f"{form.name} ({form.recognised_by})" for form in FORMATS)
+
+
+def _archive(file: Path, left_out: Counter) -> Row:
+    """Return header and samples of Inspect's archive; a crashed run has a journal only."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         n_bytes = sum(member.file_size for member in members)
@@ -195,54 +184,76 @@ def _archive(file: Path) -> tuple[Row, list[Row]]:
         about = by_name.get("header.json") or by_name.get("_journal/start.json")
         if about is None:
             raise ValueError(f"{file.name} has neither header.json nor _journal/start.json")
-        names = [name for name in by_name if re.fullmatch(r"samples/.*\.json", name)]
-        return content(about), [content(by_name[name]) for name in names]
+        samples = [Path(name) for name in by_name if re.fullmatch(r"samples/.*\.json", name)]
+        read, unread = read_each(samples, lambda name: content(by_name[name.as_posix()]))
+        left_out.update(f"sample {note}" for note in unread)
+        return {"eval": content(about)["eval"], "samples": list(read.values())}
 
 
-def _inspect(header: Row, samples: Iterable[Row]) -> Iterator[Row]:
-    """Yield the answers of an Inspect log: each scorer is a metric, epochs are repeats."""
-    about = header["eval"]
-    date = about.get("created")
-    date = str(pd.to_datetime(date, utc=True)) if date else ""  # clocks of several places
-    for sample in samples:
-        # a sample that ended in an error was not graded
-        for scorer, score in (sample.get("scores") or {}).items():
-            value = score["value"]
-            if isinstance(value, dict):
-                values = {f"{scorer}.{name}": part for name, part in value.items()}
-            else:
-                values = {scorer: value}
-            for metric, one in values.items():
-                row = _row("Inspect", about["model"], about["task"], sample["id"], metric, one)
-                yield row | {"date": date, "epoch": sample.get("epoch", 1)}
+def _format_of(record: Any) -> Format | None:
+    """Return the format of a log whose first object this is; None if it is none."""
+    keys = set(record) if isinstance(record, dict) else set()
+    if "responses" in keys:  # py-irt's lines may have a key doc_id
+        return None
+    return next((form for form in FORMATS if keys >= set(form.needs)), None)
 
 
-def _every_eval_ever(records: Iterable[Row]) -> Iterator[Row]:
-    """Yield instances in the schema of the EvalEval Coalition."""
-    for record in records:
-        outcome = record["evaluation"] or {}
-        score = outcome.get("is_correct", outcome.get("score"))
-        task = record.get("evaluation_name", record.get("evaluation_id", ""))
-        default = "is_correct" if "is_correct" in outcome else "score"
-        metric = record.get("evaluation_result_id") or default
-        row = _row("every eval ever", record["model_id"], task, record["sample_id"], metric, score)
-        yield row | {"graded": "is_correct" in outcome}
+def _rows(file: Path, left_out: Counter) -> list[Row] | None:
+    """Return the answers of a file, whose format is recognised by its keys; None if it is none."""
+    records: Any = []
+    if file.suffix == ".eval":
+        records = _archive(file, left_out)
+    else:
+        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix == ".json" or text.lstrip().startswith("["):
+            records = json.loads(text)
+            text = ""
+        # a text may hold characters that only str.splitlines takes for the end of a line
+        for line in filter(str.strip, text.split("\n")):
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                left_out[f"lines of {file.name} that are no JSON (an end that is cut off?)"] += 1
+    form = _format_of(records[0] if isinstance(records, list) and records else records)
+    if form is None or form.answers is None:
+        return None
+    rows = form.answers(file, records, left_out)
+    return [{"layout": form.name, "file": str(file)} | row for row in rows]
 
 
-def _helm(file: Path, records: Iterable[Row]) -> Iterator[Row]:
-    """Yield the answers of a HELM run, without perturbed instances; trials are repeats."""
-    run = file.with_name("run_spec.json")
-    spec = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {}
-    name = spec.get("name", file.parent.name)
-    model = spec.get("adapter_spec", {}).get("model") or name.rpartition("model=")[2]
-    task = re.sub(r"[,:]?model=[^,]*", "", name)
-    for record in records:
-        if record.get("perturbation"):
-            continue
-        for stat in record["stats"]:
-            metric = stat["name"]["name"]
-            row = _row("HELM", model, task, record["instance_id"], metric, stat.get("mean"))
-            yield row | {"epoch": 1 + record.get("train_trial_index", 0)}
+def read(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
+    """Return every graded answer in a log or folder of logs, and notes; None where none is a log.
+
+    Columns are ``layout``, ``person`` (the model), ``task``, ``number`` (of the item in its task),
+    ``document`` (a hash of its text), ``filter``, ``metric``, ``score`` (NaN where not graded),
+    ``run`` (its date, and its file), ``epoch``, ``prompt`` (a hash) and ``setting`` (how the run
+    was asked: shots, chat template ...). A log without any answer is a ValueError.
+    """
+    files = [path]
+    if path.is_dir():
+        names = ("samples_*.jsonl", "*.eval", "per_instance_stats.json")
+        files = sorted({file for name in names for file in path.rglob(name)})
+        files = files or sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")])
+    elif path.suffix not in (".json", ".jsonl", ".eval"):
+        return None
+    left_out: Counter = Counter()
+    found, notes = read_each(files, lambda file: _rows(file, left_out))
+    notes += [f"left out: {n} {what}" for what, n in left_out.items() if n]
+    rows = [row for of_file in found.values() for row in of_file or []]
+    no_logs = [file.name for file, of_file in found.items() if of_file is None]
+    if not rows:
+        has_tables = any(path.glob("*.[ctdx]*")) if path.is_dir() else bool(no_logs)
+        if has_tables and not notes:
+            return None
+        why = "; ".join(notes) or f"a folder holds logs of {EXPECTED}"
+        raise ValueError(f"no graded answers are in it: {why}")
+    notes += [f"{name} is left out (no log)" for name in no_logs]
+    table = pd.DataFrame(rows)
+    table["run"] = table.pop("date") + " " + table.pop("file")
+    return table, notes
+
+
+# ---- one score for each answer ----
 
 
 def select(
@@ -259,95 +270,80 @@ def select(
 
     Without ``metric`` a task is graded by the metric by which leaderboards rank it, or else by its
     first metric of 0 and 1; without ``filter`` by the first filter of its file. ``fractional``
-    keeps tasks whose scores are other numbers. Runs of one model with other prompts are persons of
-    their own; other runs are repeats, of which ``repeat`` ("first", "latest") takes one.
+    keeps tasks whose scores are other numbers. Runs of one model that were asked otherwise are
+    persons of their own; other runs are repeats, of which ``repeat`` ("first", "latest") takes one.
     """
     notes = list(notes)
-    if task:
-        unknown = [name for name in task if not (rows["task"] == name).any()]
-        if unknown:
-            there = format_names(rows["task"].unique(), 12)
-            raise FrameError(f"there is no task {format_names(unknown)}; the logs have {there}")
-        rows = rows[rows["task"].isin(task)]
-    chosen = []
+    unknown = [name for name in task or () if not (rows["task"] == name).any()]
+    if unknown:
+        there = format_names(rows["task"].unique(), 12)
+        raise FrameError(f"there is no task {format_names(unknown)}; the logs have {there}")
+    rows = rows[rows["task"].isin(task)] if task else rows
+    chosen: list[pd.DataFrame] = []
+    tasks_by_choice: dict[str, list[str]] = {}
     n_partly = 0
-    for name, part in rows.groupby("task", sort=False):
-        used_filter = _choice(part, "filter", filter, str(name))
-        if used_filter is None:
+    for name, of_task in rows.groupby("task", sort=False):
+        filters = list(dict.fromkeys(of_task["filter"]))
+        used = filter or filters[0]
+        if used not in filters:
             notes.append(f"task {name} is left out: it has no filter {filter!r}")
             continue
-        part = part[part["filter"] == used_filter]
-        used_metric = _metric(part, metric, str(name))
+        part = of_task[of_task["filter"] == used]
+        metrics = list(dict.fromkeys(part["metric"]))
+        used_metric = metric or _metric(part, str(name))
         of_metric = part[part["metric"] == used_metric]
-        scores = of_metric["score"].dropna()
-        others = [one for one in part["metric"].unique() if one != used_metric]
-        if used_metric is None or not len(scores):
-            have = format_names(part["metric"].unique())
+        scores = of_metric["score"]
+        if not scores.notna().any():
+            have = format_names(metrics)
             notes.append(f"task {name} is left out: no metric {metric or 'of numbers'} ({have})")
             continue
-        share = float(scores.isin((0, 1)).mean())
-        if share < 1 and not fractional:
-            if share < 0.5:
+        partly = ~scores.isin((0, 1)) & scores.notna()
+        if partly.any() and not fractional:
+            if partly.sum() > scores.notna().sum() / 2:
                 notes.append(
                     f"task {name} is left out: its {used_metric} is not 0 or 1 "
-                    "(psychlm.compare takes fractional scores)"
+                    "(compare takes fractional scores)"
                 )
                 continue
-            partly = ~of_metric["score"].isin((0, 1)) & of_metric["score"].notna()
             n_partly += int(partly.sum())
             notes.append(
                 f"{int(partly.sum())} answers to {name} that are partly right count as missing "
                 "(level=scores takes them as they are)"
             )
-            of_metric = of_metric.assign(score=of_metric["score"].mask(partly))
-        said = f"{used_metric}" + (f" (not {', '.join(others[:3])})" if others else "")
-        if part["filter"].iloc[0] != "none":
-            left = [one for one in rows.loc[rows["task"] == name, "filter"].unique()
-                    if one != used_filter]  # fmt: skip
-            said += f", filter {used_filter}" + (f" (not {', '.join(left)})" if left else "")
-        chosen.append((name, said, of_metric))
+            of_metric = of_metric.assign(score=scores.mask(partly))
+        others = ", ".join([one for one in metrics if one != used_metric][:3])
+        said = f"{used_metric}" + (f" (not {others})" if others else "")
+        if used != "none":
+            others = ", ".join(one for one in filters if one != used)
+            said += f", filter {used}" + (f" (not {others})" if others else "")
+        tasks_by_choice.setdefault(said, []).append(str(name))
+        chosen.append(of_metric)
     if not chosen:
         raise FrameError("no task is left: " + "; ".join(notes))
-    by_choice: dict[str, list[str]] = {}
-    for name, said, _ in chosen:
-        by_choice.setdefault(said, []).append(str(name))
-    for said, names in by_choice.items():
-        of_tasks = f" of {format_names(names, 3)}" if len(by_choice) > 1 else ""
+    for said, names in tasks_by_choice.items():
+        of_tasks = f" of {format_names(names, 3)}" if len(tasks_by_choice) > 1 else ""
         notes.insert(0, f"metric {said}{of_tasks}")
-    table = pd.concat([part for _, _, part in chosen], ignore_index=True)
-    ungraded = int(table["score"].isna().sum()) - n_partly
-    if ungraded:
+    table = pd.concat(chosen, ignore_index=True)
+    if ungraded := int(table["score"].isna().sum()) - n_partly:
         notes.append(f"{ungraded} answers that were not graded are missing")
     table = _apart(table, notes)
     table["item"] = table["task"] + ":" + table["number"]
     # other documents under one number are other items
     document = table["document"].where(table["document"] != "")
-    n_documents = document.groupby(table["item"]).transform("nunique")
-    if (n_documents > 1).any():
-        several = n_documents > 1
-        names = table["item"] + " (document " + table["document"].str[:6] + ")"
-        n_items = table.loc[several, "item"].nunique()
-        table["item"] = table["item"].mask(several, names)
+    several = document.groupby(table["item"]).transform("nunique") > 1
+    if several.any():
         notes.append(
-            f"{n_items} items have other documents in some runs (another version or sample of the "
-            "task) and are items of their own"
+            f"{table.loc[several, 'item'].nunique()} items have other documents in some runs "
+            "(another version or sample of the task) and are items of their own"
         )
+        named = table["item"] + " (document " + table["document"].str[:6] + ")"
+        table["item"] = table["item"].mask(several, named)
     return _repeats(table, notes, repeat), notes
 
 
-def _choice(part: pd.DataFrame, column: str, wanted: str | None, task: str) -> str | None:
-    """Return the value of a column that is wanted, or its first one."""
-    there = list(dict.fromkeys(part[column]))
-    if wanted is None:
-        return there[0]
-    return wanted if wanted in there else None
-
-
-def _metric(part: pd.DataFrame, wanted: str | None, task: str) -> str | None:
-    """Return the metric of a task: the wanted one, the ranked one, or the first of 0 and 1."""
+def _metric(part: pd.DataFrame, task: str) -> str:
+    """Return the metric of a task: the ranked one, or the first of 0 and 1."""
     there = list(dict.fromkeys(part["metric"]))
-    if wanted is not None:
-        return wanted if wanted in there else None
     for ranked, name in RANKED_BY.items():
         if (task == ranked or task.startswith(f"{ranked}_")) and name in there:
             return name
@@ -364,25 +360,40 @@ def _metric(part: pd.DataFrame, wanted: str | None, task: str) -> str | None:
 
 
 def _apart(table: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Return rows in which runs of one model with other prompts are persons of their own."""
+    """Return rows in which runs of one model that were asked otherwise are persons of their own.
+
+    They are named by the settings that differ between them, such as "5 shots"; runs whose prompts
+    differ although no setting does are named by their dates.
+    """
+    person = table["person"].copy()
+    runs = table[["person", "task", "setting"]].drop_duplicates()
+    # tasks may differ in their settings; runs of one task may not
+    for name in runs.loc[runs.duplicated(["person", "task"]), "person"].unique():
+        of_person = runs.loc[runs["person"] == name, "setting"].unique()
+        differ = {part for setting in of_person for part in setting}
+        differ -= set.intersection(*map(set, of_person))
+        for setting in of_person:
+            label = ", ".join(part for part in setting if part in differ)
+            person[(table["person"] == name) & (table["setting"] == setting)] = f"{name} ({label})"
     has_prompt = table["prompt"] != ""
-    of_item = table[has_prompt].groupby(["person", "task", "number", "document"])["prompt"]
-    mixed = of_item.nunique()
-    persons = list(mixed.index[mixed > 1].get_level_values("person").unique())
-    if persons:
-        rows = table["person"].isin(persons)
-        date = table["run"].str.split(" ").str[0]
-        table = table.assign(person=table["person"].mask(rows, table["person"] + ", run " + date))
+    of_item = [person, table["task"], table["number"], table["document"]]
+    mixed = table["prompt"].where(has_prompt).groupby(of_item).transform("nunique").gt(1)
+    rows = person.isin(person[mixed].unique())
+    person = person.mask(rows, person + ", run " + table["run"].str.split(" ").str[0])
+    apart = table["person"][person != table["person"]].unique()
+    if len(apart):
+        named = person[table["person"].isin(apart)].unique()
         notes.append(
-            f"{len(persons)} models have runs with other prompts, which are persons of their own: "
-            f"{format_names(persons)}"
+            f"{len(apart)} models have runs with other prompts, which are persons of their own: "
+            f"{format_names(named, 8)}"
         )
-    if has_prompt.any():
-        by_item = table[has_prompt].groupby(["task", "number", "document"])["prompt"].nunique()
-        n_items = int((by_item > 1).sum())
-        if n_items:
-            notes.append(f"prompts differ between persons in {n_items} items")
-    return table
+    by_item = table[has_prompt].groupby(["task", "number", "document"])["prompt"].nunique()
+    if n_items := int((by_item > 1).sum()):
+        asked = [set(setting) for setting in runs["setting"].unique()]
+        other = sorted(set.union(*asked) - set.intersection(*asked))
+        by = f": {', '.join(other[:6])}" if other else ""
+        notes.append(f"prompts differ between persons in {n_items} items{by}")
+    return table.assign(person=person)
 
 
 def _repeats(table: pd.DataFrame, notes: list[str], repeat: str | None) -> pd.DataFrame:
@@ -398,12 +409,10 @@ def _repeats(table: pd.DataFrame, notes: list[str], repeat: str | None) -> pd.Da
         notes.append(f"of runs and epochs the {repeat} one counts")
     elif n_runs > 1:
         by_run = in_order.drop_duplicates([*answer, "epoch", "score"]).groupby([*answer, "epoch"])
+        said = "are repeats; repeat=latest takes one"
         if by_run.size().max() == 1:
             table = in_order.drop_duplicates([*answer, "epoch"], keep="last").sort_index()
-            notes.append(f"up to {n_runs} runs of a task by one model agree: one counts")
-        else:
-            notes.append(
-                f"up to {n_runs} runs of a task by one model are repeats; repeat=latest takes one"
-            )
+            said = "agree: one counts"
+        notes.append(f"up to {n_runs} runs of a task by one model {said}")
     table["repeat"] = table.groupby(answer).cumcount() + 1
     return table

@@ -10,23 +10,28 @@ import codecs
 import contextlib
 import csv
 import io
+import json
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from psychlm.frames import FrameError, is_numeric, refuse
+from psychlm.corpora._formats import read_each
+from psychlm.frames import FrameError, is_numeric, label_of, refuse
 
 # cells of a column of numbers that stand for none: what pandas takes for missing
 MISSING = """#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan
-null""".split()  # noqa: SIM905
+null""".split()
 MISSING += ["#N/A N/A"]
+NUMBER = r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?"
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -35,10 +40,12 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 SEPARATORS = ",;\t|"
-# columns beyond which numbers are kept as one array
-WIDE = 2000
+WIDE = 2000  # columns beyond which numbers are kept as one array
 BLANK = ["", " ", "  ", "   "]
-SUFFIXES = (".csv", ".tsv", ".txt", ".dat", ".tab", "", ".xlsx", ".parquet", ".sav")
+TEXTS = (".csv", ".tsv", ".txt", ".dat", ".tab", "")
+JSON = (".json", ".jsonl")
+TYPED = (".xlsx", ".parquet", ".sav", ".dta")
+FILE = "file"  # a column of files' names, which name readers where no other column does
 
 
 @dataclass(frozen=True)
@@ -63,156 +70,124 @@ def decode(path: str | Path, encoding: str | None = None) -> tuple[str, str]:
     """
     raw = Path(path).read_bytes()
     advice = "save it as UTF-8, or name its encoding: encoding='cp1251'"
-    if encoding:
+    told = encoding or next((n for mark, n in BYTE_ORDER_MARKS.items() if raw.startswith(mark)), "")
+    # UTF-16 without its mark: letters of ASCII leave every second byte zero
+    n_zero = {"utf-16-be": raw[::2].count(0), "utf-16-le": raw[1::2].count(0)}
+    if not told and max(n_zero.values()) > 0.15 * len(raw):
+        told = max(n_zero, key=lambda name: n_zero[name])
+    for name in [told] if told else ["utf-8", "cp1252", "latin-1"]:
         try:
-            return raw.decode(encoding).removeprefix("\ufeff"), encoding
+            text = raw.decode(name).removeprefix("\ufeff")
         except (UnicodeError, LookupError) as error:
-            raise FrameError(f"{path} is not encoded as {encoding} ({error})") from None
-    for mark, name in BYTE_ORDER_MARKS.items():
-        if raw.startswith(mark):
-            try:
-                return raw.decode(name), name.removesuffix("-sig").upper()
-            except UnicodeError as error:
-                raise FrameError(f"{path} is not encoded as its first bytes say: {error}") from None
-    try:
-        text = raw.decode()
-        name = "UTF-8"
-    except UnicodeDecodeError as error:
-        # a file of UTF-8 in which a few bytes are wrong is no file of another encoding
-        replaced = raw.decode(errors="replace")
-        n_wrong = replaced.count("\ufffd")
-        if sum(letter > "\x7f" for letter in replaced) > 2 * n_wrong:
-            line = raw[: error.start].count(b"\n") + 1
-            raise FrameError(
-                f"{path} is UTF-8 but for {n_wrong} characters, the first in line {line}; {advice}"
-            ) from None
-        try:
-            text = raw.decode("cp1252")
-            name = "Windows-1252"
-        except UnicodeDecodeError:
-            text = raw.decode("latin-1")
-            name = "Latin-1"
-    if "\0" in text:
-        # UTF-16 without its mark: letters of ASCII leave every second byte zero
-        n_even = raw[::2].count(0)
-        n_odd = raw[1::2].count(0)
-        name = "UTF-16-LE" if n_odd > n_even else "UTF-16-BE"
-        try:
-            text = raw.decode(name) if max(n_even, n_odd) > 0.3 * len(raw) / 2 else "\0"
-        except UnicodeDecodeError:
-            text = "\0"
+            if told:
+                raise FrameError(f"{path} is not encoded as {name} ({error}); {advice}") from None
+            # a file of UTF-8 in which a few bytes are wrong is no file of another encoding
+            replaced = raw.decode(errors="replace")
+            n_wrong = replaced.count("\ufffd")
+            if name == "utf-8" and sum(letter > "\x7f" for letter in replaced) > 2 * n_wrong:
+                line = replaced[: replaced.index("\ufffd")].count("\n") + 1
+                raise FrameError(
+                    f"{path} is UTF-8 but for {n_wrong} characters, the first in line {line}; "
+                    f"{advice}"
+                ) from None
+            continue
         if "\0" in text:
             raise FrameError(f"{path} cannot be read as text: it holds zero bytes; {advice}")
-    return text, name
+        known = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}
+        return text, encoding or known.get(name, name.removesuffix("-sig").upper())
+    raise AssertionError("every byte is a letter of Latin-1")
 
 
 def separator_of(lines: Sequence[str]) -> str:
     """Return what separates the cells of lines: comma, semicolon, tab, bar or space.
 
-    The separator occurs in the header, and as often in most of the first lines.
+    The separator occurs equally often in most of the first lines.
 
     >>> separator_of(["id;Was, wann, wo?;q2", "a;1,5;2", "b;2;1"])
     ';'
     """
-    unquoted = [re.sub('"[^"]*"', "", line) for line in lines[:20] if line]
+    unquoted = [re.sub('"[^"]*"', "x", line) for line in lines[:20] if line]
     best = ","
     best_score = (0.0, 0)
     for separator in SEPARATORS:
-        counts = [line.count(separator) for line in unquoted]
-        if counts and counts[0]:
-            score = (float(np.mean([count == counts[0] for count in counts])), counts[0])
-            if score > best_score:
-                best = separator
-                best_score = score
+        (usual, n_lines), *_ = Counter(line.count(separator) for line in unquoted).most_common(1)
+        if usual and (score := (n_lines / len(unquoted), usual)) > best_score:
+            best = separator
+            best_score = score
     if best_score[1] == 0 and len(unquoted) > 1:
         # write.table of R: a header may lack the name of the column of row names
-        counts = [len(line.split(" ")) for line in (re.sub('"[^"]*"', "x", x) for x in lines[:20])]
+        counts = [len(line.split(" ")) for line in unquoted]
         if min(counts) > 1 and len(set(counts[1:])) == 1 and counts[1] - counts[0] in (0, 1):
             best = " "
     return best
 
 
-def rows_of(text: str, separator: str, where: object, quotes: bool | None = None) -> list[list]:
+def rows_of(text: str, separator: str, where: object) -> list[list[str]]:
     """Return the rows of a text as lists of cells, without blank lines.
 
-    Whether quotation marks quote is not guessed where ``quotes`` says it. Else the text is read in
-    three ways: as quoted cells with doubled marks, as quoted cells with ``\\"`` for a mark, and as
-    cells without quotation. The way in which most rows have as many cells as the header is taken,
-    the earlier of equal ones; unquoted lines that are all whole are not joined to longer rows.
-    Rows with more cells than the header are a :class:`FrameError`.
+    Text with quotation marks is read in three ways: as quoted cells with doubled marks, as quoted
+    cells with ``\\"`` for a mark, and as cells without quotation. The way in which most rows have
+    as many cells as the header is taken, the earlier of equal ones; unquoted lines that are all
+    whole are not joined to longer rows. Rows with more cells than the header are a
+    :class:`FrameError`.
     """
     lines = [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
     unquoted = [line.split(separator) for line in lines]
-    if quotes is False or '"' not in text:
-        readings = [unquoted]
-    else:
-        readings = []
-        ways: list[dict[str, Any]] = [{}, {"escapechar": "\\", "doublequote": False}]
-        for options in ways:
-            if options and '\\"' not in text:
-                continue
-            parser = csv.reader(io.StringIO(text), delimiter=separator, strict=True, **options)
-            with contextlib.suppress(csv.Error):
-                readings.append([row for row in parser if any(map(str.strip, row))])
-        if quotes is None:
-            readings.append(unquoted)
+    readings: list[list[list[str]]] = []
+    ways: list[dict[str, Any]] = [{}] if '"' in text else []
+    ways += [{"escapechar": "\\", "doublequote": False}] if '\\"' in text else []
+    for options in ways:
+        parser = csv.reader(io.StringIO(text), delimiter=separator, strict=True, **options)
+        with contextlib.suppress(csv.Error):
+            readings.append([row for row in parser if any(map(str.strip, row))])
+    readings.append(unquoted)
     n_irregular = [sum(len(row) != len(rows[0]) for row in rows) for rows in readings]
-    best = int(np.argmin(n_irregular)) if readings else -1
-    if readings and n_irregular[-1] == 0 and len(readings[best]) < len(unquoted):
+    best = int(np.argmin(n_irregular))
+    if n_irregular[-1] == 0 and len(readings[best]) < len(unquoted):
         best = len(readings) - 1
-    rows = readings[best] if readings else unquoted
-    n_cells = len(rows[0]) if rows else 0
+    rows = readings[best]
+    n_cells = len(rows[0])
     if len(rows) > 1 and all(len(row) == n_cells + 1 for row in rows[1:]):
         # write.table of R does not name the column of row names; others end each row with a mark
-        if not any(row[-1].strip() for row in rows[1:]):
-            rows = [rows[0], *(row[:-1] for row in rows[1:])]
-        else:
+        if any(row[-1].strip() for row in rows[1:]):
             rows = [["", *rows[0]], *rows[1:]]
+        else:
+            rows = [rows[0], *(row[:-1] for row in rows[1:])]
         n_cells = len(rows[0])
     wrong = [number for number, row in enumerate(rows, 1) if len(row) > n_cells]
-    if best == len(readings) - 1 and quotes is None and '"' in text and readings[best] is unquoted:
-        # marks around names of columns quote, so that marks within the rows are not text
-        wrong += [1] if any(cell.startswith('"') for cell in rows[0]) else []
-    elif readings and readings[best] is not unquoted:
+    if readings[best] is not unquoted:
         for number, row in enumerate(rows, 1):
             for place, cell in enumerate(row):
                 # a cell of several lines may also be lines of which some are incomplete
-                parts = cell.splitlines() if separator in cell and "\n" in cell else []
-                whole = (
-                    place + parts[0].count(separator) + 1 if parts else 0,
-                    parts[-1].count(separator) + n_cells - place if parts else 0,
-                )
-                if n_cells in whole:
+                parts = cell.splitlines() if separator in cell and "\n" in cell else [""]
+                first = place + parts[0].count(separator) + 1
+                last = parts[-1].count(separator) + n_cells - place
+                if len(parts) > 1 and n_cells in (first, last):
                     wrong.append(number)
+    elif '"' in text and any(cell.startswith('"') for cell in rows[0]):
+        wrong.append(1)  # marks around names of columns quote: marks within the rows are no text
     if wrong:
-        first = wrong[0]
         raise FrameError(
             f"{where}: rows have more cells than the {n_cells} names of the header, or a quotation "
-            f"mark is not closed (row {first}: {separator.join(rows[first - 1])[:80]!r}); name "
-            "every column, quote cells that hold the separator, and double marks in quoted cells"
+            f"mark is not closed (row {wrong[0]}: {separator.join(rows[wrong[0] - 1])[:80]!r}); "
+            "name every column, quote cells that hold the separator, and double marks in quoted "
+            "cells"
         )
     return rows
 
 
 def read_table(
-    path: str | Path,
-    encoding: str | None = None,
-    *,
-    quotes: bool | None = None,
-    labels: bool = False,
-    spaces: bool = False,
+    path: str | Path, encoding: str | None = None, *, labels: bool = False, spaces: bool = False
 ) -> Table:
-    """Read a file of cells: CSV and its relatives, Excel, Parquet or SPSS.
+    """Read a file of cells: CSV and its relatives, JSON, Excel, Parquet, SPSS or Stata.
 
     Parameters
     ----------
     path : path
     encoding : str, optional
         Of a text file, as Python names it; found unless given.
-    quotes : bool, optional
-        Whether quotation marks quote cells; decided by the rows unless given.
     labels : bool
-        Read the labels of values in place of their codes, where a file of SPSS has them.
+        Read the labels of values in place of their codes, where a file of SPSS or Stata has them.
     spaces : bool
         Keep cells of spaces, which are missing otherwise.
 
@@ -229,47 +204,72 @@ def read_table(
         named = [name for name in cells.index.names if name is not None]
         return Table(cells.reset_index(level=named) if named else cells)
     if suffix == ".sav":
-        # user-defined missing values of SPSS are missing here too
+        # values that are declared as missing are missing here too
         return Table(pd.read_spss(path, convert_categoricals=labels))
+    if suffix == ".dta":
+        return Table(pd.read_stata(path, convert_categoricals=labels))
     if suffix == ".xlsx":
         return _excel_cells(path)
-    if suffix not in SUFFIXES:
-        raise FrameError(f"files {suffix} are not read; save it as CSV, xlsx, Parquet or sav")
+    if suffix not in (*TEXTS, *JSON):
+        in_r = "; in R: write.csv(x, 'x.csv')" if suffix in (".rds", ".rdata", ".rda") else ""
+        raise FrameError(f"files {suffix} are not read; save it as CSV, xlsx, Parquet or sav{in_r}")
     text, name = decode(path, encoding)
     notes = [] if name in ("UTF-8", encoding) else [f"read as {name}"]
-    first, _, rest = text.partition("\n")
-    if re.fullmatch("sep=.\r?", first):  # Excel's first line
-        text = rest
-    start = [line for line in text[:100_000].splitlines()[:20] if line.strip()]
+    if suffix in JSON:
+        return Table(rows_of_json(text, path).drop(columns=FILE), notes)
+    text = re.sub("\r\n?", "\n", text)
+    text = re.sub(r"\Asep=.\n", "", text)  # Excel's first line
+    start = [line for line in text[:100_000].split("\n")[:20] if line.strip()]
     if not start:
         raise FrameError(f"{path} is empty")
     separator = separator_of(start)
-    if '"' in text and quotes is not False:
-        rows = rows_of(text, separator, path, quotes)
-        header = rows[0]
-        n_cells = sum(map(len, rows[1:]))
-        cells = _padded(rows, [""] if spaces else BLANK)
+    # titles above the header are lines of fewer than half of the cells
+    n_marks = [re.sub('"[^"]*"', "", line).count(separator) for line in start]
+    n_titles = next(n for n, count in enumerate(n_marks) if count >= max(n_marks) / 2)
+    if n_titles:
+        notes.append(f"{n_titles} rows above the header")
+        text = text[text.index(start[n_titles]) :]
+    blank = [""] if spaces else BLANK
+    plain = None if '"' in text else _plain_cells(text.strip("\n"), separator, blank)
+    if plain is None:
+        header, *rows = rows_of(text, separator, path)
+        n_short = len(header) * len(rows) - sum(map(len, rows))
+        notes += [f"rows have {n_short} cells fewer than the header has names"] if n_short else []
+        padded = [row + [""] * (len(header) - len(row)) for row in rows]
+        cells = pd.DataFrame(padded, columns=range(len(header)), dtype=str)
+        cells = cells.mask(cells.isin(blank))
     else:
-        header, cells = _plain_cells(text, separator, path, [""] if spaces else BLANK)
-        n_cells = text.count(separator) - (len(header) - 1) + len(cells)
-    n_short = cells.size - n_cells
-    if n_short > 0:
-        notes.append(f"rows have {n_short} cells fewer than the header has names")
+        header, cells = plain
     cells = cells[cells.notna().any(axis=1)].reset_index(drop=True)
-    return Table(cells.set_axis([name.strip() for name in header], axis=1), notes)
+    cells = cells.set_axis([normalize("NFC", name.strip()) for name in header], axis=1)
+    # columns behind the last separator of each line
+    return Table(cells.loc[:, (cells.columns != "") | cells.notna().any().to_numpy()], notes)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder that may be tables, in the order of their names."""
+    suffixes = (*TEXTS, *JSON, *TYPED)
+    return [f for f in sorted(folder.iterdir()) if f.is_file() and f.suffix.lower() in suffixes]
+
+
+def read_tables(path: Path, encoding: str | None = None, *, labels: bool = False) -> Table:
+    """Read a file, or all files of a folder whose header is that of most; the others are named."""
+    if not path.is_dir():
+        return read_table(path, encoding, labels=labels)
+    read, notes = read_each(files_of(path), lambda file: read_table(file, encoding, labels=labels))
+    if not read:
+        raise FrameError(f"{path} holds no file that can be read; {'; '.join(notes) or 'none'}")
+    (usual, _), *_ = Counter(tuple(table.cells.columns) for table in read.values()).most_common(1)
+    alike = {file: table for file, table in read.items() if set(table.cells.columns) == set(usual)}
+    notes += [f"{file.name} is left out (other columns)" for file in read if file not in alike]
+    cells = pd.concat([table.cells for table in alike.values()], ignore_index=True)
+    return Table(cells, [f"{len(alike)} files", *notes])
 
 
 def _excel_cells(path: Path) -> Table:
     """Return the largest sheet of a file of Excel, whose header may stand below titles."""
-    sheets = pd.read_excel(
-        path,
-        sheet_name=None,
-        engine="openpyxl",
-        header=None,
-        dtype=object,
-        na_values=[""],
-        keep_default_na=False,
-    )
+    options: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
+    sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl", na_values=[""], **options)
     name, cells = max(sheets.items(), key=lambda sheet: sheet[1].notna().to_numpy().sum())
     notes = [f"sheet {name!r} of {list(sheets)}"] if len(sheets) > 1 else []
     cells = cells.dropna(how="all").dropna(axis=1, how="all")
@@ -277,19 +277,18 @@ def _excel_cells(path: Path) -> Table:
         raise FrameError(f"{path} is empty")
     n_filled = cells.notna().sum(axis=1)
     first = int(np.argmax((n_filled > n_filled.max() / 2).to_numpy()))
-    if first:
-        notes.append(f"{first} rows above the header")
-    header = ["" if pd.isna(one) else _label(one) for one in cells.iloc[first]]
-    body = cells.iloc[first + 1 :].map(_label, na_action="ignore").reset_index(drop=True)
-    return Table(body.set_axis(header, axis=1), notes)
+    notes += [f"{first} rows above the header"] if first else []
+    texts = cells.iloc[first:].map(lambda one: label_of(one).strip(), na_action="ignore")
+    header = [normalize("NFC", name) for name in texts.iloc[0].fillna("")]
+    return Table(texts.iloc[1:].reset_index(drop=True).set_axis(header, axis=1), notes)
 
 
 def _plain_cells(
-    text: str, separator: str, path: Path, blank: list[str]
-) -> tuple[list[str], pd.DataFrame]:
-    """Return the header and the cells of lines in which no quotation mark quotes."""
-    first, _, body = text.lstrip("\r\n").partition("\n")
-    header = first.rstrip("\r").split(separator)
+    text: str, separator: str, blank: list[str]
+) -> tuple[list[str], pd.DataFrame] | None:
+    """Return header and cells of lines without quotation marks; None if their lengths differ."""
+    first, _, body = text.partition("\n")
+    header = first.split(separator)
     places = [str(place) for place in range(len(header))]
     try:
         table = arrow_csv.read_csv(
@@ -302,10 +301,8 @@ def _plain_cells(
                 null_values=blank,
             ),
         )
-    except pa.ArrowInvalid:  # rows of other lengths
-        rows = rows_of(text, separator, path, quotes=False)
-        header = rows[0]
-        return header, _padded(rows, blank)
+    except pa.ArrowInvalid:
+        return None
     if len(header) > WIDE:
         # one array of numbers: as many columns of text would take ten times the memory and time
         with contextlib.suppress(pa.ArrowInvalid):
@@ -317,29 +314,76 @@ def _plain_cells(
     return header, table.to_pandas(types_mapper={pa.large_string(): as_text}.get)
 
 
-def _padded(rows: list[list[str]], blank: list[str]) -> pd.DataFrame:
-    """Return rows behind a header as text; cells that are not there are empty."""
-    n_columns = len(rows[0])
-    filled = [row + [""] * (n_columns - len(row)) for row in rows[1:]]
-    cells = pd.DataFrame(filled, columns=range(n_columns), dtype=str)
-    return cells.mask(cells.isin(blank))
+def rows_of_json(text: str, path: Path) -> pd.DataFrame:
+    """Return the innermost objects of JSON as rows, with what the objects around them say.
+
+    JSON is a list of objects, of lists of them (one for each reader), or an object a line; the
+    column ``file`` tells the readers apart.
+    """
+
+    def trials(node: Any, above: dict[str, Any]) -> list[dict[str, Any]]:
+        if isinstance(node, str):
+            node = json.loads(node)
+        if isinstance(node, list):
+            return [trial for part in node for trial in trials(part, above)]
+        if not isinstance(node, dict):
+            return []
+        parts = [
+            name
+            for name, value in node.items()
+            if (isinstance(value, list) and value and isinstance(value[0], dict | list))
+            or (isinstance(value, str) and value.lstrip().startswith("[{"))
+        ]
+        rest = above | {name: value for name, value in node.items() if name not in parts}
+        return [t for name in parts for t in trials(node[name], rest)] if parts else [rest]
+
+    def as_cell(value: Any) -> Any:
+        """Return a value as the cell of a text file; lists stay."""
+        if isinstance(value, list | str):
+            return value if len(value) else None
+        return str(value).lower() if isinstance(value, bool) else label_of(value)
+
+    try:
+        try:
+            readers = json.loads(text)
+            if isinstance(readers, dict) and len(readers) > 1:
+                keyed = [isinstance(value, dict | list) for value in readers.values()]
+                if all(keyed):  # an object or a list for each person, under the person's name
+                    readers = [
+                        [{"participant": name} | trial for trial in trials(value, {})]
+                        for name, value in readers.items()
+                    ]
+            of_lists = isinstance(readers, list) and all(isinstance(r, list) for r in readers)
+            readers = readers if of_lists else [readers]
+        except json.JSONDecodeError:
+            readers = [json.loads(line) for line in text.split("\n") if line.strip()]
+            if all(isinstance(reader, dict) for reader in readers):
+                readers = [readers]  # a line for each trial
+        rows = [
+            {FILE: path.stem if len(readers) == 1 else f"{path.stem}-{n}"} | trial
+            for n, reader in enumerate(readers, 1)
+            for trial in trials(reader, {})
+        ]
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise FrameError(f"{path} is not valid JSON: {error}") from None
+    if not rows:
+        raise FrameError(f"{path} holds no rows; JSON is a list of objects")
+    return pd.json_normalize(rows).map(as_cell, na_action="ignore").astype(object)
 
 
-def _label(one: object) -> str:
-    """Return a cell of a typed file as text: 2.0 and 2 are the same."""
-    if isinstance(one, float) and one.is_integer():
-        return str(int(one))
-    return str(one).strip()
-
-
-def unique_columns(cells: pd.DataFrame) -> pd.DataFrame:
+def unique_columns(cells: pd.DataFrame, number: bool = False) -> pd.DataFrame:
     """Return a table whose columns have one name each; refuse it otherwise.
 
-    A column without a name is named by its place: "column 3".
+    A column without a name is named by its place: "column 3"; with ``number`` the second column of
+    a name is too: "1.0 (column 5)".
     """
-    header = [name or f"column {place}" for place, name in enumerate(cells.columns, 1)]
+    header = [str(name) or f"column {place}" for place, name in enumerate(cells.columns, 1)]
     names = pd.Index(header)
-    refuse("columns", names[names.duplicated()], "occur more than once; rename or remove them")
+    twice = names.duplicated()
+    if number:
+        header = [f"{n} (column {k})" if twice[k - 1] else n for k, n in enumerate(header, 1)]
+    else:
+        refuse("columns", names[twice], "occur more than once; rename or remove them")
     return cells.set_axis(header, axis=1)
 
 
@@ -358,21 +402,29 @@ def read_csv(
     [['NA', 310.5], ['b', nan]]
     """
     cells = unique_columns(read_table(path, encoding, spaces=True).cells)
+    return with_numbers(cells, text)
+
+
+def with_numbers(
+    cells: pd.DataFrame, text: Collection[str] = (), strict: bool = True
+) -> pd.DataFrame:
+    """Return a table whose columns are numbers where all their cells are, but those of ``text``.
+
+    Unless ``strict``, numbers that can be read in two ways stay text, as lists do. An empty cell of
+    ``space_before`` or ``space_after`` is text: there is no space.
+    """
     spaces = cells.columns.intersection(["space_before", "space_after"])
-    cells[spaces] = cells[spaces].fillna("")  # an empty cell for a space: there is none
-    for name in cells.columns.difference(spaces, sort=False):
-        if name not in text:
-            cells[name] = numbers_of(cells[name].mask(cells[name].eq("NA")))
-    return cells
+    table = cells.assign(**cells[spaces].astype(object).fillna("").infer_objects())
+    for name in cells.columns.difference([*text, *spaces], sort=False):
+        if not strict and table[name].map(lambda cell: isinstance(cell, list | dict)).any():
+            table[name] = table[name].astype("str")
+        with contextlib.suppress(*(() if strict else (FrameError,))):
+            table[name] = numbers_of(table[name].mask(table[name].eq("NA")))
+    return table
 
 
 def numbers_of(values: pd.Series) -> pd.Series:
     """Return text as numbers if all of it is that does not stand for missing; else as it is.
-
-    One rule for the whole column: where a number has both a point and a comma, the later one
-    marks decimals and the other one thousands ("1.204,3"); where a comma is followed by other
-    than three digits, it marks decimals. Numbers such as "1,234" beside others without a comma
-    could be read in two ways and are a :class:`FrameError`.
 
     Examples
     --------
@@ -386,18 +438,21 @@ def numbers_of(values: pd.Series) -> pd.Series:
         plain = pa.array(values, from_pandas=True).cast(pa.float64())
         return pd.Series(plain.to_numpy(zero_copy_only=False), values.index, name=values.name)
     text = values.dropna().astype(str).str.strip()
-    text = text[~text.isin(MISSING)]
-    numbers = pd.to_numeric(text, errors="coerce")
-    if len(text) and numbers.isna().any():
-        numbers = pd.to_numeric(_with_points(text, values.name), errors="coerce")
-    return numbers.reindex(values.index) if len(text) and numbers.notna().all() else values
+    text = text[~text.isin(["", *MISSING])]
+    if not len(text) or not text.str.fullmatch(NUMBER).all():
+        return values
+    numbers, others = numbers_among(values)
+    return values if len(others) else numbers
 
 
 def numbers_among(values: pd.Series) -> tuple[pd.Series, pd.Series]:
     """Return a column as numbers, missing where there is none, and the values that are none.
 
-    The marks of decimals and thousands follow one rule for the whole column, see
-    :func:`numbers_of`; values that stand for missing are not among those that are no numbers.
+    One rule for the whole column: where a number has both a point and a comma, the later one
+    marks decimals and the other one thousands ("1.204,3"); where a comma is followed by other
+    than three digits, it marks decimals. Numbers such as "1,234" beside others without a comma
+    could be read in two ways and are a :class:`FrameError`. Values that stand for missing are not
+    among those that are no numbers.
 
     Examples
     --------
@@ -409,37 +464,32 @@ def numbers_among(values: pd.Series) -> tuple[pd.Series, pd.Series]:
         return values, values.iloc[:0]
     text = values.dropna().astype(str).str.strip()
     text = text[~text.isin(["", *MISSING])]
-    like_number = text[text.str.fullmatch(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")]
+    like_number = text[text.str.fullmatch(NUMBER)]
     numbers = pd.to_numeric(like_number, errors="coerce")
     if numbers.isna().any():
-        numbers = pd.to_numeric(_with_points(like_number, values.name), errors="coerce")
+        numbers = pd.to_numeric(_with_points(like_number), errors="coerce")
     numbers = numbers.astype(float)
     return numbers.reindex(values.index), text[numbers.reindex(text.index).isna()]
 
 
-def _with_points(text: pd.Series, name: object) -> pd.Series:
-    """Return numbers with a point for decimals and no mark for thousands; other text as it is."""
-    grouped = r"[-+]?\d{1,3}(?:%s\d{3})+(?:%s\d+)?"
-    comma_decimals = r"[-+]?\d*,\d*"
-    if not text.str.fullmatch(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?").all():
-        return text
-    both = text[text.str.contains(",", regex=False) & text.str.contains(".", regex=False)]
-    commas = text[text.str.contains(",", regex=False)]
+def _with_points(text: pd.Series) -> pd.Series:
+    """Return numbers with a point for decimals and no mark for thousands; others as they are."""
+    has_comma = text.str.contains(",", regex=False)
+    commas = text[has_comma]
+    both = commas[commas.str.contains(".", regex=False)]
     if len(both):
         comma_is_decimal = bool((both.str.rfind(",") > both.str.rfind(".")).all())
     else:
         three_digits = commas.str.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
         if 0 < len(commas) < len(text) and three_digits.all():
             raise FrameError(
-                f"{name!r} holds numbers such as {commas.iloc[0]!r}, where the comma may mark "
+                f"{text.name!r} holds numbers such as {commas.iloc[0]!r}, where the comma may mark "
                 "thousands or decimals; write them without it, or with a point"
             )
         comma_is_decimal = not commas.str.count(",").gt(1).all()
-    if comma_is_decimal:
-        is_grouped = text.str.fullmatch(grouped % (r"\.", ","))
-        plain = text.str.fullmatch(comma_decimals) | text.str.fullmatch(r"[-+]?\d+")
-        points = text.mask(is_grouped, text.str.replace(".", "", regex=False))
-        return points.str.replace(",", ".", regex=False).where(is_grouped | plain, text)
-    return text.mask(
-        text.str.fullmatch(grouped % (",", r"\.")), text.str.replace(",", "", regex=False)
-    )
+    decimal, thousands = (",", ".") if comma_is_decimal else (".", ",")
+    grouped = rf"[-+]?\d{{1,3}}(?:[{thousands}]\d{{3}})+(?:[{decimal}]\d+)?"
+    is_grouped = text.str.fullmatch(grouped)
+    points = text.mask(is_grouped, text.str.replace(thousands, "", regex=False))
+    is_number = is_grouped | text.str.fullmatch(rf"[-+]?\d*[{decimal}]?\d*(?:[eE][-+]?\d+)?")
+    return points.str.replace(decimal, ".", regex=False).where(is_number, text)

@@ -25,15 +25,15 @@ import regex
 from numpy.typing import NDArray
 
 from psychlm import data, frames
-from psychlm.corpora.experiments import (
+from psychlm.corpora._corpus import (
     PYMOVEMENTS,
     Corpus,
-    from_csv,
     from_long,
     from_pymovements,
     skipped_as_missing,
     with_predictors,
 )
+from psychlm.corpora.experiments import from_csv
 from psychlm.corpora.fixations import reading_measures
 from psychlm.frames import FrameError, refuse
 

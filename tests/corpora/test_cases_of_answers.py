@@ -79,41 +79,80 @@ def test_labels_of_ratings_become_the_numbers_that_are_told_and_reversed_items_a
 
 
 VARIATIONS = {
-    "moodle": (
-        "Nachname;Vorname;E-Mail-Adresse;Status;Bewertung/2,00;F 1 /1,00;F 2 /1,00\n"
-        "A;B;a@x.de;Beendet;1,00;1,00;0,00\nC;D;c@x.de;Beendet;1,50;1,00;-\n"
-        "E;F;e@x.de;Beendet;0,00;0,00;0,00\nGesamtdurchschnitt;;;;1,0;,67;,1\n",
-        {},
-        [[1, 0], [1, np.nan], [0, 0]],
-        "row 'Gesamtdurchschnitt' is no person",
-    ),
-    "moodle responses": (
-        "Last name,First name,Email address,Grade/2.00,Response 1,Right answer 1,Response 2,"
-        "Right answer 2\nA,B,a@x.org,1,4,4,run,cat\nC,D,c@x.org,2,4,4,cat,cat\n",
-        {},
-        [[1, 0], [1, 1]],
-        "Moodle responses: 2 persons",
-    ),
-    "google quiz": (
-        "Timestamp,Username,Total score,Q1,Q1 [Score],Q1 [Feedback],Q2,Q2 [Score]\n"
-        "2024/01/01,a@x.org,1.00 / 2,x,1.00 / 1,,y,0.00 / 1\n"
-        "2024/01/01,b@x.org,2.00 / 2,x,1.00 / 1,,z,1.00 / 1\n",
-        {},
-        [[1, 0], [1, 1]],
-        "Google Forms quiz: 2 persons ('Username'), 2 items (0/1)",
-    ),
-    "write.table": ('"q1" "q2"\n"a" 1 0\n"b" 0 NA\n', {}, [[1, 0], [0, np.nan]], "2 items (0/1)"),
-    "codes 1 and 2": (
-        "id,q1,q2,q3,sex\na,1,0,1,1\nb,0,1,1,2\nc,1,1,0,2\n",
-        {"group": "sex"},
-        [[1, 0, 1], [0, 1, 1], [1, 1, 0]],
-        "groups: sex",
-    ),
     "item response warehouse": (
         "id,item,resp,wave\na,i1,1,1\na,i1,0,2\na,i2,1,1\nb,i1,1,1\nb,i2,0,1\n",
         {"filter": "wave=1"},
         [[1, 1], [1, 0]],
         "4 of 5 rows, with wave=1",
+    ),
+    "moodle without addresses": (
+        "Last name,First name,Status,Grade/2.00,Q. 1 /1.00,Q. 2 /1.00\nA,B,Done,1.00,1.00,0.00\n"
+        "A,C,Done,2.00,1.00,1.00\nOverall average,,,1.5,1.0,0.5\n",
+        {},
+        [[1, 0], [1, 1]],
+        "row 'Overall average' is no person",
+    ),
+    "moodle responses in German": (
+        "Nachname;Vorname;E-Mail-Adresse;Bewertung/2,00;Antwort 1;Richtige Antwort 1;Antwort 2;"
+        "Richtige Antwort 2\nA;B;a@x.de;1,00;vier;vier;Hund;Katze\n"
+        "E;F;e@x.de;0,00;-;vier;Maus;Katze\n",
+        {},
+        [[1, 0], [np.nan, 0]],
+        "Moodle responses: 2 persons ('E-Mail-Adresse')",
+    ),
+    "Blackboard, of which a person graded one answer": (
+        "\t".join(
+            ["Username", "Last Name"]
+            + [
+                f"{name} {n}"
+                for n in (1, 2)
+                for name in (
+                    "Question ID",
+                    "Question",
+                    "Answer",
+                    "Possible Points",
+                    "Auto Score",
+                    "Manual Score",
+                )
+            ]
+        )
+        + "\nu1\tA\tI1\t2+2?\t4\t5\t5.0\t\tI2\t3+3?\t7\t5\t0.0\t\n"
+        + "u2\tC\tI1\t2+2?\t4\t5\t5.0\t\tI2\t3+3?\tsix\t5\t0.0\t5.0\n",
+        {},
+        [[1, 0], [1, 1]],
+        "Blackboard: 2 persons ('Username')",
+    ),
+    "several answers at once, in any order": (
+        'Timestamp,Fruit?,Even?\n1,"apple;pear",2\n2,apple,2\n3,"pear;apple",3\n',
+        {"key": {"Fruit?": "apple;pear", "Even?": "2"}},
+        [[1, 1], [0, 1], [1, 0]],
+        "2 items (0/1 by key)",
+    ),
+    "LimeSurvey's codes of answers": (
+        "id,submitdate,startlanguage,datestamp,G1[SQ1],G1[SQ2],sex\n"
+        "1,2020-01-01 10:00:00,de,2020-01-01,A4,A1,F\n2,2020-01-01 10:02:00,de,2020-01-01,A3,A2,M\n"
+        "3,,de,2020-01-02,A1,,M\n",
+        {"labels": {f"A{n}": n for n in range(1, 6)}, "level": "ratings"},
+        [[4, 1], [3, 2], [1, np.nan]],
+        "groups: submitdate, startlanguage, datestamp, sex",
+    ),
+    "letters of two characters": (
+        "id,e\u0301tat,q2\n1,e\u0301te\u0301,A\n2,\u00e9t\u00e9,B\n3,hiver,A\n",
+        {"key": {"\u00e9tat": "\u00e9t\u00e9", "q2": "A"}},
+        [[1, 1], [1, 0], [0, 1]],
+        "2 items (0/1 by key)",
+    ),
+    "a key with an empty cell": (
+        "id,q1,q2\n1,A,B\n2,B,B\n",
+        {"key": {"q1": "A", "q2": ""}},
+        [[1], [0]],
+        "left out: q2 (no right answer in the key)",
+    ),
+    "a group with blanks": (
+        "id,q1,q2,sex\n1,1,0,1\n2,0,1,2\n3,1,1,\n",
+        {"group": "sex"},
+        [[1, 0], [0, 1], [1, 1]],
+        "groups: sex, 1 persons without sex",
     ),
     "spss codes": (
         "id,q1,q2\na,1,99\nb,0,1\nc,-1,0\n",
@@ -133,6 +172,109 @@ def test_a_variation_of_each_format_is_read(name, tmp_path):
     assert said in answers.recognised
 
 
+# ---- a property: the same answers are read from every format ----
+
+
+def moodle(table, languages=("Q.", "Grade", "Email address", "Overall average")):
+    number, total, address, average = languages
+    columns = {address: [f"{name}@x.org" for name in table.index], "State": "Finished"}
+    columns |= {f"{total}/4,00": table.sum(axis=1)}
+    columns |= {f"{number} {n} /2,00": table[name] * 2 for n, name in enumerate(table, 1)}
+    rows = pd.DataFrame({"Last name": table.index, "First name": "A", **columns})
+    last = pd.DataFrame({"Last name": [average]}).reindex(columns=rows.columns)
+    text = pd.concat([rows, last]).to_csv(index=False, na_rep="-", decimal=",", sep=";")
+    return text.replace(f"{average};-;-", f"{average};;")
+
+
+def parallel(table, names):
+    """Return columns ``Stu1, PriKey1, Points1`` ... for each item; a blank was not answered."""
+    columns = {}
+    for n, name in enumerate(table, 1):
+        cells = table[name].map({1.0: "A", 0.0: "B"}), "A", table[name].fillna(0)
+        columns |= {f"{stem}{n}": x for stem, x in zip(names, cells, strict=True)}
+    return pd.DataFrame(columns, index=table.index)
+
+
+def canvas(table):
+    blocks = [f'"{n}0: Why, ""{name}""?",1.0' for n, name in enumerate(table, 1)]
+    head = ",".join(["name,id,section,attempt", *blocks, "n correct"])
+    rows = [
+        f"A,{person},S,1,{','.join(f'text,{grade:.1f}' for grade in grades)},1"
+        for person, grades in zip(table.index, table.to_numpy(), strict=True)
+    ]
+    return "\n".join([head, *rows]).replace("nan", "")
+
+
+def google_quiz(table):
+    columns = {"Zeitstempel": "2024/01/01", "Username": table.index}
+    for n, name in enumerate(table, 1):
+        columns |= {f"Was {n}?": "text"}
+        columns |= {f"Was {n}? [Score]": table[name].map({1.0: "1.00 / 1", 0.0: "0.00 / 1"})}
+    return pd.DataFrame(columns).to_csv(index=False)
+
+
+def gradescope(table):
+    columns = {f"{n}: Part ({n}.0 pts)": table[name] * n for n, name in enumerate(table, 1)}
+    about = {"First Name": "A", "SID": table.index, "Total Score": 1.0, "Status": "Graded"}
+    return pd.DataFrame(about | columns).to_csv(index=False)
+
+
+def long_of(table, names=("participant", "item", "resp")):
+    return table.rename_axis(columns="item").stack(future_stack=True).rename_axis(
+        [names[0], names[1]]).rename(names[2]).reset_index()  # fmt: skip
+
+
+FRENCH = ("Q.", "Note", "Courriel", "Moyenne globale")
+PARALLEL = ["Stu", "PriKey", "Points"]
+WRITERS = {
+    "comma": lambda t: t.to_csv(index_label="id"),
+    "R's write.csv": lambda t: t.to_csv(index_label="", quoting=2, na_rep="NA"),
+    "R's write.table": lambda t: t.to_csv(sep=" ", na_rep="NA").removeprefix(" "),
+    "R's logical values": lambda t: t.replace({1: "TRUE", 0: "FALSE"}).to_csv(index_label="id"),
+    "German Excel": lambda t: ("\ufeffsep=;\n" + t.to_csv(index_label="VP", sep=";")).replace(
+        "\n", "\r\n"),
+    "tabs in UTF-16": lambda t: t.to_csv(index_label="id", sep="\t").encode("utf-16"),
+    "a title, empty columns": lambda t: "Übung 3\n\n" + t.assign(x="").rename(
+        columns={"x": ""}).to_csv(index_label="id"),
+    "Moodle": moodle,
+    "Moodle in French": lambda t: moodle(t, FRENCH),
+    "ZipGrade": lambda t: parallel(t, PARALLEL).to_csv(index_label="ZipGrade ID"),
+    "Canvas": canvas,
+    "Google Forms": google_quiz,
+    "Gradescope": gradescope,
+    "long": lambda t: long_of(t).to_csv(index=False),
+    "long JSON lines": lambda t: long_of(t, ("model", "question_id", "correct")).to_json(
+        orient="records", lines=True),
+    "py-irt": lambda t: "\n".join(
+        json.dumps({"subject_id": p, "responses": row.dropna().to_dict()})
+        for p, row in t.iterrows()),
+    "persons in columns": lambda t: t.T.to_csv(index_label="item"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_answers_are_read_from_every_format(name, seed, tmp_path):
+    """Reference: the answers before they are written, with blanks and persons of odd names."""
+    rng = np.random.default_rng(seed)
+    persons = rng.permutation(["p10", "Ann", "b.c", "x_1", "Zoé", "p2", "q"])[: 5 + seed % 3]
+    table = pd.DataFrame(rng.integers(0, 2, (len(persons), 5)).astype(float), persons)
+    table.columns = [f"q{n}" for n in range(1, 6)]
+    table = table.mask(rng.random(table.shape) < 0.15)
+    table.iloc[0] = [1, 0, 1, 0, 1]  # each person and item has an answer, and points their most
+    table.iloc[1] = [0, 1, 1, 1, 1]
+    table.iloc[:, 0] = table.iloc[:, 0].fillna(1)
+    table.iloc[2] = 1
+    content = WRITERS[name](table)
+    suffix = ".jsonl" if content[:1] in ("{", b"{") else ".csv"
+    file = tmp_path / f"a{suffix}"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    read = corpora.read_responses(file)
+    read.index = read.index.str.removesuffix("@x.org")
+    assert sorted(read.index) == sorted(persons)
+    np.testing.assert_array_equal(read.loc[persons], table)
+
+
 LOGS = [
     ("lmeval_gsm8k", {}, (2, 200), "metric exact_match, filter strict-match (not flexible-"),
     ("lmeval_arc", {}, (30, 20), "metric acc_norm (not acc)"),
@@ -147,7 +289,7 @@ LOGS = [
     ("inspect_nan", {}, (4, 12), "1 answers that were not graded are missing"),
     ("eee", {}, (3, 6), "metric exact_match (not num_tokens)"),
     ("helm", {}, (3, 10), "metric final_number_exact_match"),
-    ("odd", {}, (2, 4), "file h_str.jsonl is not read"),
+    ("odd", {}, (2, 4), "h_str.jsonl is left out"),
 ]
 
 
@@ -155,6 +297,97 @@ LOGS = [
 def test_a_log_is_read_by_one_metric_and_one_filter(name, options, shape, said):
     answers = corpora.read_answers(shared(f"cases/logs/{name}"), **options)
     assert answers.responses.shape == shape and said in answers.recognised
+
+
+def log_run(folder, model, n_shots, template, grades, date):
+    """Write a run of the harness: its samples, and results that tell how it was asked."""
+    (folder / model).mkdir(exist_ok=True)
+    lines = [
+        {"doc_id": n, "doc_hash": f"d{n}", "prompt_hash": f"{n_shots}{template}{n}", "acc": grade}
+        for n, grade in enumerate(grades)
+    ]
+    file = folder / model / f"samples_q_{date}.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    about = {"n-shot": {"q": n_shots}, "chat_template_sha": template}
+    (folder / model / f"results_{date}.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("second", "names"),
+    [((5, None), ["o/a (0 shots)", "o/a (5 shots)"]),
+     ((0, "ab"), ["o/a (chat template ab)", "o/a (no chat template)"]),
+     ((0, None), ["o/a"])],
+)  # fmt: skip
+def test_runs_that_were_asked_otherwise_are_persons_named_by_what_differs(second, names, tmp_path):
+    log_run(tmp_path, "o__a", 0, None, [1.0, 0.0], "2024-01-01T00-00-00.1")
+    log_run(tmp_path, "o__a", *second, [0.0, 1.0], "2024-02-01T00-00-00.1")
+    responses = corpora.read_responses(tmp_path)
+    found = responses.mean if isinstance(responses, Repeated) else responses
+    assert sorted(found.index) == names
+
+
+def test_what_a_log_leaves_out_is_counted(tmp_path):
+    stat = [{"name": {"name": "exact_match"}, "mean": 1.0}]
+    rows = [{"instance_id": "1", "stats": stat}]
+    rows += [{"instance_id": "1", "perturbation": {"name": "typos"}, "stats": stat}] * 3
+    for model in ("a", "b"):
+        (tmp_path / model).mkdir()
+        (tmp_path / model / "run_spec.json").write_text(json.dumps({"name": f"q,model={model}"}))
+        (tmp_path / model / "per_instance_stats.json").write_text(json.dumps(rows))
+    read = corpora.read_answers(tmp_path)
+    assert read.responses.shape == (2, 1)
+    assert "left out: 6 perturbed instances" in read.recognised
+    header = {"eval": {"task": "q", "model": "m"}}
+    with zipfile.ZipFile(tmp_path / "a.eval", "w") as archive:
+        archive.writestr("header.json", json.dumps(header))
+        for n, grade in enumerate("CI"):
+            sample = {"id": n, "epoch": 1, "scores": {"match": {"value": grade}}}
+            archive.writestr(f"samples/{n}_epoch_1.json", json.dumps(sample))
+        archive.writestr("samples/9_epoch_1.json", "{no JSON")
+        archive.writestr("samples/8_epoch_1.json", json.dumps({"id": 8, "scores": None}))
+    read = corpora.read_answers(tmp_path / "a.eval")
+    assert read.responses.to_numpy().tolist() == [[1, 0]]
+    assert "1 samples without a score" in read.recognised
+    assert "1 sample 9_epoch_1.json is left out" in read.recognised
+
+
+def test_a_folder_of_tables_is_read_as_one_and_other_files_are_named(tmp_path):
+    for name in ("c1", "c2"):
+        (tmp_path / f"{name}.csv").write_text(f"id,q1,q2\n{name}1,1,0\n{name}2,0,1\n")
+    (tmp_path / "codes.csv").write_text("item,text\nq1,x\n")
+    (tmp_path / "empty.csv").write_text("")
+    answers = corpora.read_answers(tmp_path)
+    assert answers.responses.index.tolist() == ["c11", "c12", "c21", "c22"]
+    assert "2 files; empty.csv is left out (is empty); codes.csv is left out" in answers.recognised
+
+
+def test_stata_and_json_are_read_as_tables(tmp_path):
+    table = pd.DataFrame({"id": [1, 2], "q1": [1.0, np.nan], "q2": [0.0, 1.0]})
+    table.to_stata(tmp_path / "a.dta", write_index=False)
+    table.to_json(tmp_path / "a.json", orient="records")
+    for name in ("a.dta", "a.json"):
+        read = corpora.read_responses(tmp_path / name)
+        np.testing.assert_array_equal(read, [[1, 0], [np.nan, 1]])
+    (tmp_path / "a.rds").write_bytes(b"")
+    with pytest.raises(FrameError, match=r"in R: write.csv\(x, 'x.csv'\)"):
+        corpora.read_answers(tmp_path / "a.rds")
+
+
+def test_all_columns_that_number_repeats_number_them(tmp_path):
+    rows = [(p, i, 1, 1, r) for p in "ab" for i in ("i1", "i2") for r in ("r1", "r2")]
+    table = pd.DataFrame(rows, columns=["id", "item", "resp", "wave", "rater"])
+    table.to_csv(tmp_path / "a.csv", index=False)
+    read = corpora.read_answers(tmp_path / "a.csv")
+    assert (read.responses.n == 2).all(axis=None)
+    assert "repeated answers by wave and rater" in read.recognised
+
+
+def test_a_key_may_be_a_row_or_have_more_columns(tmp_path):
+    (tmp_path / "a.csv").write_text("id,q1,q2\n1,A,B\n2,B,B\n")
+    for text in ("q1,q2,q3\nA,B,\n", "item;key;points\nq1;A;1\nq2;B;1\n"):
+        (tmp_path / "key.csv").write_text(text)
+        read = corpora.read_responses(tmp_path / "a.csv", key=tmp_path / "key.csv")
+        assert read.to_numpy().tolist() == [[1, 1], [0, 1]]
 
 
 def test_epochs_and_runs_are_repeats_of_their_items():
@@ -181,7 +414,7 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_named_and_the_rest_is_read(tm
     (tmp_path / "bad.eval").write_text("no archive")
     answers = corpora.read_answers(tmp_path)
     assert answers.responses.shape == (1, 1)
-    assert "file bad.eval is not read (File is not a zip file)" in answers.recognised
+    assert "bad.eval is left out (File is not a zip file)" in answers.recognised
 
 
 # ---- advice is run: what a message says to do is done on the file that caused it ----
@@ -212,11 +445,50 @@ def test_what_a_message_advises_helps(text, options, advice, advised, tmp_path):
     assert n_answers is not None or answers.responses.notna().any(axis=None)
 
 
-def test_the_shell_has_the_same_options_and_names_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.csv").write_text("id,q1,q2,q3\na,1,0,1\na,0,1,1\nb,1,1,0\nc,0,0,1\n")
-    done = run("irt", "fit", "a.csv", "--out", "fit.json")
-    assert done.exit_code == 1 and "--repeat rows" in done.output and "repeat=" not in done.output
+SHELL = [
+    # what is done to 0/1 answers, what the message advises, the options that it advises
+    (lambda t: t.rename({"p1": "p0"}), "--repeat rows", ["--repeat", "rows"]),
+    (lambda t: t.rename({"p1": "p0"}), "--person rows", ["--person", "rows"]),
+    (lambda t: t.replace({0: "No", 1: "Yes"}), "--labels 'Yes=1,No=2'", ["--labels", "Yes=1,No=0"]),
+    (lambda t: t * 2 + t.index.str[1:].astype(int).to_numpy()[:, None] % 2, "(--model graded)",
+     ["--model", "graded"]),
+    (lambda t: t.assign(freq=2), "--drop freq", ["--drop", "freq"]),
+    (lambda t: t.rename({"p1": ""}), "--person rows", ["--person", "rows"]),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("change", "advice", "advised"), SHELL)
+def test_in_the_shell_messages_name_its_options_and_these_help(change, advice, advised, tmp_path):
+    rng = np.random.default_rng(4)
+    table = pd.DataFrame(rng.integers(0, 2, (12, 4)), [f"p{n}" for n in range(12)], list("abcd"))
+    table.iloc[0] = 1
+    change(table).to_csv(tmp_path / "a.csv", index_label="id")
+    fit = ("irt", "fit", tmp_path / "a.csv", "--model", "Rasch", "--out", tmp_path / "fit.json")
+    done = run(*fit)
+    assert done.exit_code == 1 and advice in done.output and "=True" not in done.output
+    done = run(*fit, *advised)
+    assert (tmp_path / "fit.json").exists(), done.output
+
+
+def test_what_is_told_wins_over_what_a_format_knows(tmp_path):
+    table = pd.DataFrame({"q1": [1.0, 0], "q2": [1.0, 1], "q3": [0, 1.0]}, ["a", "b"])
+    (tmp_path / "a.csv").write_text(moodle(table))
+    first, *others = [f"Q. {n} /2,00" for n in (1, 2, 3)]
+    read = corpora.read_answers(tmp_path / "a.csv", group="State", drop=[first])
+    assert list(read.responses) == others and list(read.groups) == ["State"]
+    read = corpora.read_answers(tmp_path / "a.csv", group=first)
+    assert list(read.responses) == others and read.groups[first].tolist() == [1, 0]
+
+
+def test_a_column_of_other_numbers_is_named_and_no_group(tmp_path):
+    (tmp_path / "a.csv").write_text("id,q1,q2,q3\na,1,0,1\nb,0,1,0\nc,9,1,1\n")
+    read = corpora.read_answers(tmp_path / "a.csv", level="binary")
+    assert "left out: q1 (0 to 9, not 0 and 1)" in read.recognised
+    assert "groups" not in read.recognised
+
+
+def test_each_command_that_reads_answers_has_the_same_options():
     for command in (["irt", "fit"], ["irt", "score"], ["compare"], ["shorten"], ["card", "test"]):
         said = run(*command, "--help").output
         assert all(f"--{name}" in said for name in ("person", "items", "group", "key", "metric"))
@@ -227,7 +499,7 @@ def test_a_line_that_is_cut_off_is_named_and_the_others_are_read(tmp_path):
     (tmp_path / "samples_t.jsonl").write_text(lines)
     answers = corpora.read_answers(tmp_path / "samples_t.jsonl")
     assert answers.responses.to_numpy().tolist() == [[1]]
-    assert "samples_t.jsonl, 1 lines is not read" in answers.recognised
+    assert "left out: 1 lines of samples_t.jsonl" in answers.recognised
 
 
 def test_parts_of_questions_of_survey_monkey_stand_in_the_second_row(tmp_path):

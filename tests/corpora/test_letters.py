@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from psychlm import frames, lm
 from psychlm.corpora import reading_times as corpora
-from psychlm.corpora.experiments import with_predictors
+from psychlm.corpora._corpus import with_predictors
 from psychlm.crowds.networks import split_words
 from psychlm.lm.tokens import prepare_words
 

@@ -14,7 +14,7 @@ from command import refused, run
 from psychlm import corpora, data, irt, model_card
 from psychlm.site import cards
 
-OPTIONS = ("--columns", "subject=ID", "--measure", "RT")
+OPTIONS = ("--person", "ID", "--measure", "RT")
 PLACES = ("kitchen", "market", "cellar", "theatre", "station", "garden", "tower", "bank")
 
 
@@ -41,14 +41,12 @@ def test_a_bad_file_stops_before_anything_runs(study: Path, monkeypatch) -> None
     said = refused("card", "corpus", "mine.csv", "--word-number", "Wort")
     assert "there is no column 'Wort'; the file has ID, Item, WordNr, Word, RT" in said
     assert "does not exist" in refused("card", "corpus", "none.csv")
-    wrong = refused("card", "corpus", "mine.csv", "--columns", "ID")
-    assert "write --columns subject=ID" in wrong
     for more in (["--group", "sex"], ["--key", "key.csv"], ["--missing", "9"]):
         assert "of a file of ANSWERS" in refused("card", "test", *more)
     corpora.lsat6().to_csv("answers.csv")
     said = refused("card", "test", "answers.csv", "--group", "sex")
-    assert "there is no column ['sex']; the file has ['person', 'LSAT 1'" in said
-    assert "the file of WORDS" in refused("card", "corpus", "--columns", "subject=ID")
+    assert "there is no column 'sex'; the file has person, LSAT 1" in said
+    assert "the file of WORDS" in refused("card", "corpus", "--person", "ID")
     said = refused("card", "corpus", "mine.csv", "mine.csv", "--filter", "Item=1")
     assert "'filter'] are for one table" in said
 

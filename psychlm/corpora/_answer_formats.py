@@ -1,0 +1,300 @@
+"""Tables of answers as programs export them: a table of formats, and what each has of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from psychlm.corpora._formats import USUAL, Format, find, plain, series_of
+from psychlm.corpora._sniff import numbers_of, unique_columns
+from psychlm.frames import is_numeric
+
+# cells that are no answer; with a key "None" may be a choice
+EMPTY = ["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "#NULL!"]
+MARKS = [".", "-", "–", "*", "**"]  # blanks and double marks of scanners and programs
+# names of a series of columns (``Response 1, Right answer 1, Points 1, ...``): what a person
+# chose, what is right, the points, and the most points
+RESPONSE = "response antwort réponse respuesta risposta stu answer studentresponse".split()
+RIGHT = (
+    "rightanswer richtigeantwort bonneréponse réponsecorrecte réponsejuste respuestacorrecta "
+    "rispostacorretta prikey primarykey correctanswer key answerkey"
+).split()
+POINTS = "points autoscore score pointsearned punkte mark".split()
+MOST = "possiblepoints maxpoints pointspossible".split()
+# points whose name tells the most that can be had: Moodle's "Q. 1 /1.00", Gradescope's
+# "1: Motion (1.0 pts)"
+NAMED_POINTS = re.compile(r"[^\d/]{1,12}\d+\s*/\s*([\d.,]+)|\d+(?:\.\d+)?: .*\(([\d.,]+) pts\)")
+CANVAS = re.compile(r"\d+: ")  # a question, behind which stand its points
+LONG = "long table"
+
+
+@dataclass
+class Shape:
+    """A table as a format leaves it: with persons and items as far as the format says."""
+
+    table: pd.DataFrame
+    layout: str
+    person: str | None = None
+    items: list[str] | None = None  # those that the format knows
+    no_items: list[str] = field(default_factory=list)  # columns that describe a session
+    groups: list[str] = field(default_factory=list)
+    repeat: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def _points_of(cells: pd.Series, most: float | None = None) -> pd.Series:
+    """Return points as 0 and 1 where they are none or all of the most; else as they are."""
+    points = numbers_of(cells.mask(cells.isin([*MARKS, *EMPTY])))
+    if not is_numeric(points):
+        return cells
+    share = points / (most or points.max() or 1)
+    return share if share.dropna().isin((0, 1)).all() else points
+
+
+def _graded(cells: pd.DataFrame, used: set[str]) -> dict[str, pd.Series]:
+    """Return the columns that a program graded, by item; ``used`` gets the columns behind them."""
+    graded: dict[str, pd.Series] = {}
+    header = list(cells.columns)
+    for place, name in enumerate(header):
+        named = NAMED_POINTS.fullmatch(name)
+        behind = header[place + 1] if place + 1 < len(header) else ""
+        if named:
+            told = float((named[1] or named[2]).replace(",", "."))
+            graded[name] = _points_of(cells[name], told)
+        elif CANVAS.match(name) and re.fullmatch(r"[\d.]+( \(column \d+\))?", behind):
+            graded[name] = _points_of(cells[behind], float(behind.split(" ")[0]))
+            used.add(behind)
+        elif name.endswith("[Score]") and name.lower() != "total score [score]":  # "1.00 / 1"
+            parts = cells[name].astype(str).str.extract(r"([\d.]+)\s*/\s*([\d.]+)").astype(float)
+            graded[name] = _points_of(parts[0], parts[1].max())
+            used.add(name.removesuffix("[Score]").strip())
+    # columns in parallel: what was answered, what is right, the points and the most points
+    series = {plain(stem): columns for stem, columns in series_of(header).items()}
+    response, right, points, most_points = (
+        next((series[name] for name in names if name in series), {})
+        for names in (RESPONSE, RIGHT, POINTS, MOST)
+    )
+    for number, name in response.items() if not graded else ():
+        is_answered = cells[name].notna() & ~cells[name].isin([*MARKS, *EMPTY])
+        if number in points:
+            most = most_points.get(number)
+            possible = None if most is None else float(numbers_of(cells[most]).max())
+            given = cells[points[number]]
+            if (manual := series.get("manualscore", {}).get(number)) is not None:
+                given = cells[manual].fillna(given)
+            graded[name] = _points_of(given, possible).where(is_answered)
+        elif number in right:
+            graded[name] = cells[name].eq(cells[right[number]]).astype(float).where(is_answered)
+    for stem, columns in series.items():
+        if stem not in RESPONSE and set(columns) & set(response):
+            used.update(columns.values())
+    return graded
+
+
+def _responses(cells: pd.DataFrame) -> list[str]:
+    """Return the columns of answers that are numbered."""
+    series = {plain(stem): columns for stem, columns in series_of(cells).items()}
+    return [column for name in RESPONSE for column in series.get(name, {}).values()]
+
+
+def _qualtrics(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Leave out the rows of texts and import ids below the header, and previews."""
+    texts = cells.head(2).astype(str)
+    has_ids = texts.apply(lambda row: row.str.contains("ImportId").any(), axis=1)
+    n_header = int(np.flatnonzero(has_ids)[-1]) + 1
+    table = cells.iloc[n_header:].reset_index(drop=True)
+    notes = [f"{n_header} rows of texts and import ids"]
+    if channel := find(table, ["DistributionChannel"]):
+        is_preview = table[channel].eq("preview")
+        notes += [f"{is_preview.sum()} previews are no persons"] if is_preview.any() else []
+        table = table[~is_preview].reset_index(drop=True)
+    return table, notes
+
+
+def _survey_monkey(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Join questions, which stand in the header, and their parts, which stand in the row below."""
+    names: list[str] = []
+    question = ""
+    for name, part in zip(cells.columns, cells.iloc[0], strict=True):
+        question = question if re.fullmatch(r"column \d+", name) else name
+        is_part = isinstance(part, str) and part != "Response"
+        names.append(f"{question}: {part}" if is_part else question)
+    return unique_columns(cells.iloc[1:].reset_index(drop=True).set_axis(names, axis=1)), []
+
+
+def _moodle(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Name persons where there are no addresses, number attempts; the average is no person."""
+    first, second = cells.columns[:2]
+    is_average = cells[second].isna() & (cells.index == cells.index[-1])
+    notes = [f"row {name!r} is no person" for name in cells.loc[is_average, first]]
+    table = cells[~is_average].reset_index(drop=True)
+    person = find(table, ADDRESS)
+    if not person or table[person].isna().any():
+        person = "person"
+        table[person] = table[[first, second]].fillna("").agg(" ".join, axis=1)
+    return table.assign(attempt=table.groupby(person).cumcount() + 1), notes
+
+
+def _persons_in_columns(cells: pd.DataFrame) -> bool:
+    """Return whether rows are items: the first column names them, and no column names persons."""
+    first = cells.columns[0]
+    others = [*names_of("person"), *names_of("answer"), *USUAL["repeat"].split()]
+    is_item = plain(first) in names_of("item")
+    return is_item and cells[first].is_unique and not find(cells, others, [first])
+
+
+def _turned(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return rows of items as columns."""
+    turned = cells.set_index(cells.columns[0]).T.rename_axis("person").rename_axis(columns=None)
+    return turned.rename(columns=str).reset_index(), []
+
+
+def _has(pattern: str) -> Callable[[pd.DataFrame], bool]:
+    """Return a function that tells whether a column has a name of this pattern."""
+    return lambda cells: any(re.fullmatch(pattern, name) for name in cells)
+
+
+def _is_long(cells: pd.DataFrame) -> bool:
+    """Return whether there are a person, an item and a grade under usual names."""
+    return all(find(cells, names_of(role)) for role in ("person", "item", "answer"))
+
+
+def names_of(role: str) -> list[str]:
+    """Return the usual names of a column; models are persons, and a subject may be a topic."""
+    models = ["model", "modelid", "modelname"] if role == "person" else []
+    return [*models, *USUAL[role].split()]
+
+
+ADDRESS = ("person", "*mail*", "*correo*", "*courriel*")
+TOTAL = r"[^\d/]+/\s*[\d.,]+"  # Moodle's "Grade/10.00"
+TIMESTAMP = "timestamp zeitstempel horodateur marcatemporal".split()
+QUALTRICS = (
+    "StartDate EndDate Status IPAddress Progress Finished RecordedDate ExternalReference "
+    "Recipient* LocationL* DistributionChannel UserLanguage Duration* *_DO *_DO_* *Click "
+    "*Page?Submit *Click?Count *_TEXT SC0 SC1 SC2 SC3 PROLIFIC_PID"
+)
+FORMATS = [
+    Format(
+        "SurveyMonkey",
+        "`Respondent ID`, `Collector ID`; parts of questions stand in the second row",
+        ("Respondent ID", "Collector ID"),
+        {
+            "person": ("Respondent ID",),
+            "session": ("Collector ID", "Start Date", "End Date", "IP Address", "Email Address")
+            + ("First Name", "Last Name", "Custom Data 1"),
+        },
+        prepare=_survey_monkey,
+    ),
+    Format(
+        "Qualtrics",
+        'a row of `{"ImportId": ...}` under the header',
+        columns={"person": ("ResponseId",), "session": (*QUALTRICS.split(),)},
+        is_it=lambda cells: any("ImportId" in str(one) for one in cells.head(2).to_numpy().flat),
+        prepare=_qualtrics,
+    ),
+    Format(
+        "Canvas Student Analysis",
+        "`name, id, ..., attempt`, `10101: Question`, its points",
+        ("name", "id", "attempt", "[0-9]*: *"),
+        {"person": ("id",), "group": ("section",), "repeat": ("attempt",), "session": ("*",)},
+    ),
+    Format(
+        "Gradescope",
+        "`SID`, `1: Question (1.0 pts)`",
+        ("SID", "[0-9]*: *pts)"),
+        {"person": ("SID", "Email"), "group": ("Sections",), "session": ("*",)},
+    ),
+    Format(
+        "Moodle grades",
+        "`Grade/10.00`, `Q. 1 /1.00`, in any language",
+        columns={"person": ADDRESS, "repeat": ("attempt",), "session": ("*",)},
+        is_it=lambda cells: _has(TOTAL)(cells) and _has(NAMED_POINTS.pattern)(cells),
+        prepare=_moodle,
+    ),
+    Format(
+        "Moodle responses",
+        "`Grade/10.00`, `Response 1` (`Right answer 1`)",
+        columns={"person": ADDRESS, "repeat": ("attempt",), "session": ("*",)},
+        is_it=lambda cells: _has(TOTAL)(cells) and bool(_responses(cells)),
+        prepare=_moodle,
+    ),
+    Format(
+        "ZipGrade",
+        "`Stu1, PriKey1, Points1, Mark1`",
+        ("Stu1", "PriKey1"),
+        {"person": ("ZipGradeID", "StudentID", "ExternalId"), "group": ("ClassName",)}
+        | {"session": ("*",)},
+    ),
+    Format(
+        "Blackboard",
+        "`Question ID 1, Question 1, Answer 1, Possible Points 1, Auto Score 1`",
+        ("Username", "Answer 1", "Possible Points 1"),
+        {"person": ("Username",), "session": ("*",)},
+    ),
+    Format(
+        "Google Forms quiz",
+        "a time stamp first, `Question [Score]`",
+        columns={
+            "person": ("Email Address", "Username", "Email"),
+            "session": ("Score", "Total score", "*[[]Score]", "*[[]Feedback]", *TIMESTAMP),
+        },
+        is_it=lambda cells: plain(cells.columns[0]) in TIMESTAMP and _has(r".*\[Score\]")(cells),
+    ),
+    Format(
+        "Google Forms",
+        "a time stamp first",
+        columns={"person": ("Email Address", "Username", "Email"), "session": (*TIMESTAMP,)},
+        is_it=lambda cells: plain(cells.columns[0]) in TIMESTAMP,
+    ),
+    Format(
+        LONG,
+        "columns for persons, items and answers (`correct, score, resp` ...), as of the Item "
+        "Response Warehouse; what is the same in all rows of a person is a group; `repeat`, "
+        "`wave`, `rater` ... number repeats",
+        is_it=_is_long,
+    ),
+    Format(
+        "table of items with persons in its columns",
+        "a row an item: the first column is `item`, `question` ..., and no other names persons",
+        is_it=_persons_in_columns,
+        prepare=_turned,
+    ),
+    Format(
+        "wide table",
+        "a row a person, a column an item (R's write.csv, Excel, SPSS, Stata, scanners ...); a row "
+        "named KEY holds the right answers",
+        is_it=lambda cells: True,
+    ),
+]
+
+
+def shape_of(cells: pd.DataFrame, wide_items: bool) -> Shape:
+    """Return a table as its format has it; with ``wide_items`` it is no long one."""
+    twice = cells
+    cells = unique_columns(cells, number=True)
+
+    def is_of(form: Format) -> bool:
+        return form.is_it(cells) if form.is_it else all(find(cells, [n]) for n in form.needs)
+
+    form = next(f for f in FORMATS if not (f.name == LONG and wide_items) and is_of(f))
+    table, notes = form.prepare(cells) if form.prepare else (cells, [])
+    shape = Shape(table, form.name, notes=notes)
+    if not form.columns:
+        unique_columns(twice)
+        return shape
+    shape.person = find(table, form.columns["person"]) or None
+    shape.repeat = find(table, form.columns.get("repeat", ())) or None
+    shape.groups = [n for n in [find(table, form.columns.get("group", ()))] if n]
+    used: set[str] = set()
+    graded = _graded(table, used)
+    known = list(graded) or (_responses(table) if "responses" in form.name else [])
+    shape.items = known or None
+    shape.table = table.assign(**graded)
+    roles = {*known, shape.person, shape.repeat, *shape.groups}
+    of_session = [n for n in table if find(table[[n]], form.columns["session"])]
+    shape.no_items = [n for n in table if n not in roles and (n in used or n in of_session)]
+    return shape

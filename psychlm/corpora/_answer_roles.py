@@ -1,0 +1,253 @@
+"""Which columns of a table of answers are items, and what their answers are: numbers and grades."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from unicodedata import normalize
+
+import numpy as np
+import pandas as pd
+
+from psychlm.corpora._answer_formats import EMPTY, MARKS
+from psychlm.corpora._formats import GRADES, plain
+from psychlm.corpora._sniff import numbers_of
+from psychlm.frames import FrameError, format_names, is_numeric, refuse
+
+# columns that describe persons or their session, whatever their values, without blanks and marks
+DESCRIBE = """age birthyear born class cohort complete completed condition country date duration
+education email end enddate ethnicity female finished form gender grade group gruppe ip ipaddress
+klasse language level major male mark marks name nationality points progress race region school
+score section sex start startdate state status sum sumscore time timestamp total treatment treated
+version year""".split()
+CATEGORIES = 12  # different whole numbers that an item has at most
+
+
+def as_text(values: pd.Series) -> pd.Series:
+    """Return answers as composed text; 2.0 and 2 are the same choice, and empty cells are NaN."""
+
+    def text_of(one: object) -> object:
+        text = normalize("NFC", str(one).strip())
+        try:
+            number = float(text)
+        except ValueError:
+            return text or np.nan
+        return str(int(number) if number.is_integer() else number)
+
+    different = pd.Series(values.dropna().unique(), dtype=object)
+    text = dict(zip(different, different.map(text_of), strict=True))
+    return values.astype(object).map(text, na_action="ignore")
+
+
+def with_missing(
+    table: pd.DataFrame, names: Sequence[str], missing: Sequence[object], notes: list[str]
+) -> pd.DataFrame:
+    """Return a table whose marks and codes of missing answers are missing, and note how many."""
+    codes = set(as_text(pd.Series([*missing], dtype=object)))
+    counts: Counter = Counter()
+    columns: dict[str, pd.Series] = {}
+    for name in names:
+        cells = table[name]
+        if is_numeric(cells) and not codes:
+            continue
+        text = as_text(cells)
+        is_missing = text.isin(codes if is_numeric(cells) else {*codes, *MARKS, *EMPTY})
+        if is_missing.any():
+            columns[name] = cells.mask(is_missing)
+            if plain(name) not in DESCRIBE:
+                counts.update(text[is_missing])
+    said = [f"{n} {mark!r}" for mark, n in sorted(counts.items()) if mark not in ("", "NA")]
+    notes += [f"missing: {', '.join(said)}"] if said else []
+    return table.assign(**columns)
+
+
+def numbers_and_words(
+    table: pd.DataFrame, names: Sequence[str], labels: Mapping[str, float], notes: list[str]
+) -> tuple[pd.DataFrame, list[str], dict[str, pd.Series]]:
+    """Return the columns that are numbers, the names of logical ones, and the columns of text.
+
+    A column most of whose cells are numbers is one of numbers; other cells of it are missing, with
+    a warning.
+    """
+    numeric: dict[str, pd.Series] = {}
+    logical: list[str] = []
+    words: dict[str, pd.Series] = {}
+    no_numbers: Counter[str] = Counter()
+    number_of = {str(label).strip().casefold(): number for label, number in labels.items()}
+    has_answers = table.notna().any()
+    for name in names:
+        column = table[name]
+        if not has_answers[name]:
+            continue
+        if not is_numeric(column) or column.dtype == bool:
+            cells = column.astype("str").str.strip().str.casefold().where(column.notna())
+            if cells.dropna().isin([*GRADES]).all():
+                logical.append(name)
+                column = cells.map(GRADES)
+            elif cells.isin(list(number_of)).any():
+                column = cells.map(number_of).fillna(pd.to_numeric(cells, errors="coerce"))
+                unknown = table[name][column.isna() & cells.notna()].unique()
+                refuse("answers", unknown, f"of {name!r} have no number in labels=; add them")
+        column = numbers_of(column)
+        if not is_numeric(column):
+            parsed = pd.to_numeric(column, errors="coerce")
+            if parsed.count() <= column.count() / 2:
+                words[name] = table[name]
+                continue
+            no_numbers.update(column[parsed.isna() & column.notna()].astype(str))
+            column = parsed
+        if column.notna().any():
+            numeric[name] = column.astype(float)
+    if no_numbers:
+        counted = ", ".join(f"{n} {text!r}" for text, n in no_numbers.most_common(8))
+        notes.append(f"no numbers, and missing: {counted}")
+        warnings.warn(f"cells of numbers hold text and are missing: {counted}", stacklevel=2)
+    return pd.DataFrame(numeric, index=table.index), logical, words
+
+
+def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the columns of numbers that are items, and why each other one is none.
+
+    Of columns that nobody named, those whose names say that they describe persons are none, and
+    those whose values differ from what most have: other numbers than 0 and 1 beside items of 0 and
+    1, but for points from 0 on; other whole numbers than those of most ratings. Where most names
+    end in a number, a column of few values whose name does not is a group.
+    """
+    if not len(numbers.columns):
+        return [], {}
+    low = numbers.min()
+    high = numbers.max()
+    n_values = numbers.nunique()
+    whole = (numbers % 1 == 0).where(numbers.notna(), True).all()
+    stems = pd.Series({n: re.sub(r"\W*\d+\W*$", "", str(n)) for n in numbers}, dtype=str)
+    is_numbered = (stems != stems.index.astype(str)) & stems.groupby(stems).transform("size").gt(2)
+    most_numbered = is_numbered.mean() >= 0.5
+    why: dict[str, str] = {}
+    for name in numbers:
+        words = re.split(r"[\W_]+", str(name).lower())
+        if not is_numbered[name] and {"".join(words), words[0], words[-1]} & set(DESCRIBE):
+            why[name] = f"{n_values[name]} values"
+        elif not whole[name] or n_values[name] > CATEGORIES:
+            why[name] = f"{n_values[name]} values, {span(numbers[name])}"
+    left = [name for name in numbers if name not in why]
+    binary = [name for name in left if low[name] >= 0 and high[name] <= 1]
+    others = [name for name in left if not (most_numbered and is_numbered[name])]
+    if 2 * len(binary) >= len(left):
+        for name in left:
+            if name not in binary and low[name] != 0:
+                why[name] = span(numbers[name])
+            elif name in binary and most_numbered and not is_numbered[name]:
+                why[name] = "0 and 1 under another name than most"
+    else:
+        # the ends of the scale, which a fifth of the items reach
+        rated = [name for name in left if is_numbered[name]] if most_numbered else left
+        rare = len(rated) // 5 if len(rated) > 2 else 0
+        highest = sorted(high[rated], reverse=True)[rare] if rated else np.inf
+        lowest = sorted(low[rated])[rare] if rated else -np.inf
+        for name in others:
+            two_of_many = n_values[name] == 2 and highest - lowest > 2 and len(numbers) >= 30
+            outside = low[name] < lowest or high[name] > highest
+            outside |= n_values[name] == 1 and len(numbers) >= 20
+            if most_numbered or outside or two_of_many:
+                why[name] = span(numbers[name])
+    items = [name for name in numbers if name not in why or name in certain]
+    # the sum of the other items is no further item
+    sums = numbers[items].sum(axis=1)
+    for name in [name for name in others if name in items and n_values[name] > 2]:
+        if len(items) > 3 and (2 * numbers[name]).eq(sums).all():
+            items.remove(name)
+            why[name] = "the sum of the others"
+    return items, {name: reason for name, reason in why.items() if name not in items}
+
+
+def span(values: pd.Series) -> str:
+    return f"{values.min():g} to {values.max():g}"
+
+
+def warn_of_codes(responses: pd.DataFrame, notes: list[str]) -> None:
+    """Warn of whole numbers that lie apart from the others, as codes of missing answers do."""
+    values = np.sort(pd.unique(responses.to_numpy().ravel()))
+    values = values[np.isfinite(values)]
+    if len(values) < 3 or (values % 1).any():
+        return
+    # the longest run of neighbours is the scale
+    runs = np.split(values, np.flatnonzero(np.diff(values) > 2) + 1)
+    counts = responses.stack().value_counts()
+    scale = max(runs, key=lambda run: counts.reindex(run).sum())
+    apart = ",".join(f"{value:g}" for run in runs if run is not scale for value in run)
+    if apart:
+        notes.append(
+            f"values {apart} lie apart: if they stand for missing answers, missing={apart}"
+        )
+        warnings.warn(f"answers {apart} lie apart from the scale; see missing=", stacklevel=2)
+
+
+def turn(responses: pd.DataFrame, reverse: Sequence[str], notes: list[str]) -> None:
+    """Turn rated items in place: the ends of the scale together, less the answer."""
+    unknown = [name for name in reverse if name not in responses]
+    have = format_names(responses.columns, 12)
+    refuse("columns", unknown, f"of reverse= are no items; items are {have}")
+    rated = [name for name in responses if not responses[name].isin((0, 1, np.nan)).all()]
+    of_scale = responses[rated or list(responses)]
+    ends = of_scale.min(axis=None) + of_scale.max(axis=None)
+    responses[list(reverse)] = ends - responses[list(reverse)]
+    notes.append(f"turned: {', '.join(reverse)} ({ends:g} minus the answer)")
+
+
+def needs_key(words: Mapping[str, pd.Series], header: Sequence[str]) -> str:
+    """Return the message about columns of text that may be answers."""
+    # the texts that most of the columns share
+    texts = [column.dropna().astype(str).str.strip() for column in words.values()]
+    in_columns = Counter(text for column in texts for text in column.unique())
+    most = max(in_columns.values())
+    found = [text for text, n in in_columns.most_common() if n > most / 2][:8]
+    assigned = ",".join(f"{label}={number}" for number, label in enumerate(found, 1))
+    return (
+        f"columns {format_names(words)} hold text such as {found[0]!r}: raw answers need a key, "
+        f"the right answer of each item (key=); words that stand for numbers need labels=, as "
+        f"labels='{assigned}' in their order; if these are no answers, items= names those "
+        f"that are; the header is {format_names(header, 12)}"
+    )
+
+
+def graded_by(raw: pd.DataFrame, key: pd.Series, notes: list[str]) -> pd.DataFrame:
+    """Return raw answers as right (1), wrong (0) or NaN; note what the key allows.
+
+    Of several right answers each is right, unless somebody chose all of them together: then they
+    are one choice, in any order. Capital letters count where anybody's answer has them.
+    """
+
+    def parts_of(text: str) -> frozenset[str]:
+        return frozenset(part for part in map(str.strip, re.split(r"[,;|/]", text)) if part)
+
+    grades: dict[str, pd.Series] = {}
+    several: list[str] = []
+    folded: list[str] = []
+    for name in raw.columns:
+        answers = raw[name]
+        right = {key[name]}
+        chosen = answers.map(parts_of, na_action="ignore")
+        if "|" not in key[name] and chosen.eq(parts_of(key[name])).any():
+            is_right = chosen.eq(parts_of(key[name]))
+        else:
+            if len(parts_of(key[name])) > 1:
+                right = {*parts_of(key[name])}
+                several.append(name)
+            is_right = answers.isin(right)
+        in_small = [one.casefold() for one in right]
+        if not is_right.any() and answers.dropna().str.casefold().isin(in_small).any():
+            folded.append(name)
+            is_right = answers.str.casefold().isin(in_small)
+        grades[name] = is_right.astype(float).where(answers.notna())
+    graded = pd.DataFrame(grades)
+    if not graded.eq(1).any(axis=None):
+        first = raw.columns[0]
+        raise FrameError(
+            f"nobody chose the right answer of any item: {first!r} has the key {key[first]!r} and "
+            f"the answers {sorted(raw[first].dropna().unique())[:6]}"
+        )
+    notes += [f"several right answers: {format_names(several)}"] if several else []
+    notes += [f"capital letters do not count in {format_names(folded)}"] if folded else []
+    return graded

@@ -1,0 +1,173 @@
+"""What the tables of formats are made of: how a file is recognised, and which columns are what.
+
+Tests (``_answer_formats``), logs (``_logs``) and reading studies (``_reading_formats``) each have a
+table ``FORMATS``. To add a format, add an entry there and a case to the tests of cases.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from psychlm.frames import FrameError, format_names
+
+# the usual names of columns by role, the likeliest first, without blanks, marks and case
+USUAL = {
+    "person": "person personid participant participantid participantnr participantprivateid "
+    "student studentid respondent respondentid subject subjectid subjectnr subj ppt vp vpn vpnr "
+    "vpcode vpnummer versuchsperson versuchspersonnr proband probandin probandid teilnehmer "
+    "teilnehmerin teilnehmerid reader readerid sujet sujeto participante proefpersoon ppn user "
+    "worker workerid prolificid prolificpid responseid recordid userid uuid runid studyid "
+    "recordingsessionlabel id",
+    "item": "item question itemid questionid sampleid docid instanceid",
+    "answer": "correct score rating iscorrect acc accuracy grade value resp "
+    "evaluationiscorrect evaluationscore response answer",
+    "repeat": "repeat epoch attempt trial wave rater seed run replicate",
+    "text": "textid text itemid item itemnr itemno itemnumber sentenceid sentencenr "
+    "sentenceno sentencenumber satzid satznr satznummer sentence satz zin passage passageid "
+    "paragraph paragraphid story storyid stimulus stimulusid stim phrase frase oracion "
+    "durchgang trialid",
+    "word_number": "wordid wordnr wordnumber wordno wordnum wordindex wordposition wordpos "
+    "posición wordorder wortnr wortnummer wortposition wortindex wortid nummot nmot position "
+    "posicion pos iaid ianum nr number numero region regionnr regionid",
+    "word": "word wort mot palabra parola woord token words tokens wordtext wordform "
+    "wortform ialabel chunk segment fragment",
+    "condition": "condition cond bedingung kondition condicion version itemcondition",
+    "label": "label practice ispractice type trialtype itemtype stimtype stimulustype display "
+    "phase block blocktype part teil art typ experiment expt exp task list",
+    "correct": "correct iscorrect questioncorrect answercorrect responsecorrect korrekt richtig "
+    "fragekorrekt antwortkorrekt accuracy acc questionaccuracy questionacc",
+}
+# words for right and wrong answers
+GRADES = dict.fromkeys(["true", "correct", "right", "richtig", "korrekt"], 1.0)
+GRADES |= dict.fromkeys(["false", "incorrect", "wrong", "falsch"], 0.0)
+Read = TypeVar("Read")
+# errors of pandas and JSON: ValueErrors; of Arrow and zip: OSErrors; and of logs of other shapes
+UNREADABLE = (ValueError, OSError, zipfile.BadZipFile)
+OF_OTHER_SHAPE = (KeyError, TypeError, AttributeError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How files of a program are recognised, and which of their columns are what.
+
+    Names of columns may hold ``*``; several that are joined stand with ``+``. Blanks, marks and
+    case do not matter. What a format does not name is looked for among the usual names.
+    """
+
+    name: str
+    recognised_by: str  # in words, for the guides
+    needs: tuple[str, ...] = ()  # columns, or keys of a log, that each of its files has
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by role
+    never: str = ""  # what is not guessed, for the guides
+    is_it: Callable[[pd.DataFrame], bool] | None = None  # where needs do not tell
+    prepare: Callable[..., tuple[pd.DataFrame, list[str]]] | None = None  # its rows, and notes
+    answers: Callable[..., Iterator[dict[str, Any]]] | None = None  # of a log
+    times: Mapping[str, str] = field(default_factory=dict)  # columns of times: our names
+    unit_ms: float = 1.0
+
+    def names(self, role: str) -> tuple[str, ...]:
+        """Return the names that the column of a role may have, the likeliest first."""
+        return (*self.columns.get(role, ()), *USUAL.get(role, "").split())
+
+
+def plain(name: object) -> str:
+    """Return the name of a column without blanks, marks, case and Gorilla's prefix."""
+    return re.sub(r"[\W_]+", "", str(name).casefold().removeprefix("spreadsheet:"))
+
+
+def find(rows: pd.DataFrame, names: Iterable[str], used: Iterable[str] = ()) -> str:
+    """Return the first of the names that columns have, as the file writes it; "" if none.
+
+    Of several columns that fit a name with ``*`` it is the one with the most cells. Columns of a
+    joined name ("a+b") are all there.
+    """
+    taken = {*used}
+    columns = {name: (plain(name), str(name).casefold()) for name in rows if name not in taken}
+    for name in names:
+        found: list[str] = []
+        for part in name.split("+"):
+            letters = plain(part)
+            pattern = part.casefold()
+            fits = [
+                column
+                for column, (short, lower) in columns.items()
+                if (letters and short == letters) or ("*" in part and fnmatchcase(lower, pattern))
+            ]
+            found += [max(fits, key=lambda column: rows[column].notna().sum())] if fits else []
+        if len(found) == name.count("+") + 1:
+            return "+".join(map(str, found))
+    return ""
+
+
+def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:
+    """Return columns that are numbered in parallel, such as ``Word1, RT1, Word2, RT2``, by stem.
+
+    >>> series_of(["id", "Word1", "RT1", "Word2", "RT2"])
+    {'Word': {1: 'Word1', 2: 'Word2'}, 'RT': {1: 'RT1', 2: 'RT2'}}
+    """
+    stems: dict[str, dict[int, str]] = {}
+    for column in columns:
+        match = re.fullmatch(r"(.*?[^\W\d_])[\W_]*(\d+)", str(column))
+        if match:
+            stems.setdefault(match[1], {})[int(match[2])] = str(column)
+    return stems
+
+
+def check_column(names: Iterable[str], columns: Iterable[object], more: str = "") -> None:
+    """Refuse names of columns that a file has not."""
+    have = list(columns)
+    if unknown := [name for name in dict.fromkeys(names) if name not in have]:
+        shown = repr(unknown[0]) if len(unknown) == 1 else format_names(unknown)
+        there = ", ".join(map(str, have[:40])) + (f", and {len(have) - 40} more" * (len(have) > 40))
+        raise FrameError(f"there is no column {shown}; the file has {there}{more}")
+
+
+def read_each(
+    files: Iterable[Path], read: Callable[[Path], Read]
+) -> tuple[dict[Path, Read], list[str]]:
+    """Return what is read of each file, and notes that name those which cannot be read, and why."""
+    found: dict[Path, Read] = {}
+    notes: list[str] = []
+    for file in files:
+        try:
+            found[file] = read(file)
+        except (*UNREADABLE, *OF_OTHER_SHAPE) as error:
+            why = str(error).removeprefix(str(file)).lstrip(": ")
+            notes.append(f"{file.name} is left out ({why})")
+    return found, notes
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[list[str]]:
+    """Raise what goes wrong with a file as one FrameError that names it, and how it was read.
+
+    Notes of how it was read are put into the list; a guessed encoding is named with the error.
+    """
+    notes: list[str] = []
+    try:
+        yield notes
+    except FileNotFoundError:
+        raise FrameError(f"{file} does not exist; name a file or a folder") from None
+    except ImportError as error:
+        extra = {".xlsx": "openpyxl", ".sav": "pyreadstat"}.get(file.suffix, str(error.name))
+        raise FrameError(
+            f"{file} needs the package {extra} ({error}); pip install {extra}, or save it as CSV"
+        ) from error
+    except UNREADABLE as error:
+        said = str(error)
+        if not isinstance(error, FrameError):
+            said = f"{file} cannot be read as a table or a log ({error})"
+        elif not said.startswith(str(file)):
+            said = f"{file}: {said}"
+        guessed = [note for note in notes if note.startswith("read as")]
+        hint = f" ({guessed[0]}; encoding= names another)" if guessed else ""
+        raise FrameError(said + hint) from None if isinstance(error, FrameError) else error
