@@ -56,6 +56,7 @@ class Model:
     link: str = "identity"
     parts: dict[str, Part]  # linear terms and smooths without random effects, by label
     random: tuple[str, ...] = ()  # labels of random effects
+    empty_cells: tuple[str, ...] = ()  # columns of interactions that no reading determines
     r_object: object = None
 
     def _absent(self, *arguments: Any, **options: Any) -> Any:
@@ -221,6 +222,11 @@ class GAMFit:
         """
         from psychlm.reading_times.tests import Table
 
+        if self.model.empty_cells and self.is_mixed:
+            raise ValueError(
+                f"no reading determines {list(self.model.empty_cells)}, so that tests of type III "
+                "depend on the coding; compare nested fits: reading_times.anova(smaller, larger)"
+            )
         table = self.model.anova(ddf)
         kind = "type III" if self.is_mixed else "each term given all others"
         title = f"F tests of the terms of {self.formula}"
@@ -426,6 +432,17 @@ def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
     if absent:
         raise FrameError(
             f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
+        )
+
+
+def say_empty_cells(names: Sequence[str]) -> None:
+    """Warn, as lme4 does, of columns without a coefficient because no reading determines them."""
+    if names:
+        warnings.warn(
+            f"fixed-effect model matrix is rank deficient so dropping {len(names)} "
+            f"column{'s' * (len(names) > 1)}, which no reading determines: {', '.join(names)}",
+            RuntimeWarning,
+            stacklevel=4,
         )
 
 

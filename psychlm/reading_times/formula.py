@@ -392,6 +392,7 @@ class Formula:
     blocks: tuple[tuple[str, ...], ...] = ()  # labels of random effects that correlate
     coding: Coding = field(compare=False, default_factory=dict)
     aliased: frozenset[str] = frozenset()  # columns that those before them determine: left out
+    empty_cells: tuple[str, ...] = ()  # those of them that interactions without all cells have
     offsets: tuple[str, ...] = ()  # variables that are added as they are
     contrasts: Mapping[str, Contrast] = field(default_factory=dict)  # of factors, by name
 

@@ -132,6 +132,7 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
   list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
        edf = nrow(slopes) + length(lme4::getME(fit, "theta")),
        names = rownames(slopes), estimate = unname(slopes[, 1]),
+       dropped = as.character(names(attr(lme4::getME(fit, "X"), "col.dropped"))),
        covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
        bars = Map(of_bar, variances, names(factors)[attr(factors, "assign")]), singular = lme4::isSingular(fit),
        converged = length(setdiff(problems,

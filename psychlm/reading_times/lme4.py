@@ -18,6 +18,7 @@ from psychlm.reading_times._result import (
     coefficient_tables,
     is_number,
     require_columns,
+    say_empty_cells,
     smooth_table,
 )
 from psychlm.reading_times.mgcv import (
@@ -50,6 +51,7 @@ class _Fitted(Model):
     is_mixed: bool
     link: str
     tested: Any  # lmerTest's object; None where R has no lmerTest
+    empty_cells: tuple[str, ...]
 
     def _tested(self) -> Any:
         """Return lmerTest's object, which has the degrees of freedom."""
@@ -182,7 +184,10 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
     effects = pd.DataFrame(levels)
     factors = [x for x in variables if x not in groups and not is_number(data[x])]
     known = {name: set(data[name].unique()) for name in factors}
+    empty_cells = tuple(str(name) for name in part["dropped"])
+    say_empty_cells(empty_cells)
     model = _Fitted(
+        empty_cells=empty_cells,
         variables=variables,
         factors=[*groups, *columns.contrasts],
         levels=known,

@@ -273,26 +273,37 @@ def place_bars(formula: Formula, data: pd.DataFrame, state: State) -> tuple[Form
 
 
 def leave_out_aliased(formula: Formula, data: pd.DataFrame) -> Formula:
-    """Note the columns of factors coded by all levels that columns before them determine.
+    """Note the columns of factors that columns before them determine, which have no coefficient.
 
     R's ``model.matrix`` of ``y ~ f:q`` has an intercept and an indicator of every cell, whose sum
-    it is. As in R's ``lm``, the last of such columns is left out.
+    it is. As in R's ``lm``, the last of such columns is left out. An interaction of factors some of
+    whose cells are empty has such columns too: ``empty_cells``.
     """
     lines = linear_terms(formula, data)
-    full = [
+    by_all_levels = [
         isinstance(line, Linear)
         and any(x is not None and x.shape[0] == x.shape[1] for x in line.codings)
         for line in lines
     ]
-    if not any(full):
+    of_factors = [
+        isinstance(line, Linear)
+        and len(line.variables) > 1
+        and any(x is not None for x in line.codings)
+        for line in lines
+    ]
+    if not any(by_all_levels) and not any(of_factors):
         return formula
     columns = np.hstack([line.columns(data) for line in lines])
     columns -= columns.mean(axis=0)
     columns /= np.maximum(np.sqrt(np.square(columns).mean(axis=0)), 1e-300)
     names = [name for line in lines for name in line.names]
-    of_full = np.repeat(full, [len(line.names) for line in lines])
+    sizes = [len(line.names) for line in lines]
+    usual = np.repeat(by_all_levels, sizes)
+    of_cells = np.repeat(of_factors, sizes) & ~usual
     index = redundant(columns.T @ columns / len(data))
-    return replace(formula, aliased=frozenset(names[i] for i in index if of_full[i]))
+    empty = tuple(names[i] for i in index if of_cells[i])
+    aliased = frozenset(names[i] for i in index if usual[i] or of_cells[i])
+    return replace(formula, aliased=aliased, empty_cells=empty)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from psychlm.reading_times._result import (
     Model,
     Part,
     coefficient_tables,
+    say_empty_cells,
     smooth_table,
     test_random,
     test_smooth,
@@ -166,6 +167,11 @@ class _Fitted(Model):
     @property
     def is_mixed(self) -> bool:  # type: ignore[override]
         return self.uncertainty is not None
+
+    @property
+    def empty_cells(self) -> tuple[str, ...]:  # type: ignore[override]
+        data = self.formula.compute(self.data, self.state)
+        return leave_out_aliased(self.formula, data).empty_cells
 
     def design(self, data: pd.DataFrame) -> Floats:
         """Return the columns that are no random effects, and last what is added as it is."""
@@ -597,7 +603,9 @@ def _design(formula: Formula, data: pd.DataFrame) -> tuple[Any, Any, Any, Any, A
 
     Columns of blocks are not scaled, for one covariance holds for all levels.
     """
-    dense_formula, grouped = group_random_effects(leave_out_aliased(formula, data), data)
+    formula = leave_out_aliased(formula, data)
+    say_empty_cells(formula.empty_cells)
+    dense_formula, grouped = group_random_effects(formula, data)
     rows = rows_of(data)
     matrix = build_matrix(dense_formula, data, rows)
     scaled = np.ones(len(matrix.names), dtype=bool)

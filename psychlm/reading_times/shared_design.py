@@ -22,6 +22,7 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
+from psychlm.reading_times._result import say_empty_cells
 from psychlm.reading_times.formula import Formula
 from psychlm.reading_times.model_matrix import (
     COLLINEAR,
@@ -77,6 +78,7 @@ def share_design(
     """
     check_predictors(formula, data)
     formula = leave_out_aliased(formula, data)
+    say_empty_cells(formula.empty_cells)
     formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
     starts = np.r_[0, np.flatnonzero(np.diff(word) | np.diff(unit)) + 1]
     counts = np.diff(np.r_[starts, len(word)])

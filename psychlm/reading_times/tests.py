@@ -426,6 +426,14 @@ def means(
             f"means of {of} by {by}: {unknown} are no variables of the fixed part, which are "
             f"{[*variables]}"
         )
+    estimates = fit.coefficients["estimate"]
+    undetermined = [*fit.model.empty_cells, *estimates.index[estimates.isna()]]
+    if undetermined:
+        raise ValueError(
+            f"no reading determines {undetermined}, so that means over all cells are not "
+            "estimable; fit one factor that has a level for each cell with readings, "
+            "data.assign(cell=data['a'] + data['b']), and ask for its means"
+        )
     adjust = adjust or ("tukey" if pairs else "none")
 
     # The reference grid: all levels of factors and of numbers with two values, means of the others.

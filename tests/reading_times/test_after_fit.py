@@ -300,3 +300,54 @@ def test_summaries_for_papers_have_their_digits_and_say_what_was_fitted(frames):
     assert r"Days & 10.47 & 1.55 & 17.00 & 6.77 & $<$ .001 \\" in written
     assert written.count(r"\begin{table}") == written.count(r"\end{table}") == 2
     assert "| 1 | 17.00 | 45.85 | < .001 |" in fit.anova().to_markdown()
+
+
+@pytest.fixture(scope="module")
+def without_a_cell():
+    """Readings of two factors, none of which has y with r."""
+    rng = np.random.default_rng(1)
+    data = pd.DataFrame({"a": rng.choice(["x", "y"], 240), "b": rng.choice([*"pqr"], 240)})
+    data["subject"] = np.repeat([f"s{i}" for i in range(12)], 20)
+    data["rt"] = 300 + np.repeat(rng.normal(0, 20, 12), 20) + rng.normal(0, 30, 240)
+    return data[(data["a"] != "y") | (data["b"] != "r")].reset_index(drop=True)
+
+
+@pytest.mark.parametrize("bar", ["", " + (1 | subject)"])
+def test_an_interaction_with_an_empty_cell_loses_a_column_as_in_lme4(without_a_cell, bar):
+    """Its estimates are those of the cells with readings; what these do not determine is refused,
+    and the advice gives the means of the cells."""
+    formula = "rt ~ a * b" + bar
+    with pytest.warns(RuntimeWarning, match="rank deficient so dropping 1 column.*: ay:br"):
+        fit = reading.fit(without_a_cell, formula)
+    assert list(fit.coefficients.index) == ["(Intercept)", "ay", "bq", "br", "ay:bq"]
+    with pytest.raises(ValueError, match="not estimable; fit one factor"):
+        fit.means("a")
+    cells = without_a_cell.assign(cell=without_a_cell["a"] + without_a_cell["b"])
+    by_cell = reading.fit(cells, "rt ~ cell" + bar)
+    means = by_cell.means("cell").table.set_index("cell")["estimate"]
+    estimate = fit.coefficients["estimate"]
+    expected = estimate["(Intercept)"] + estimate["ay"] + estimate["bq"] + estimate["ay:bq"]
+    assert means["yq"] == pytest.approx(expected, abs=1e-6)
+    assert fit.loglik == pytest.approx(by_cell.loglik, abs=1e-6)
+    if bar:
+        with pytest.raises(ValueError, match="compare nested fits"):
+            fit.anova()
+        smaller = reading.fit(without_a_cell, "rt ~ a + b" + bar)
+        assert reading.anova(smaller, fit).table["df"].iloc[1] == 1
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize(
+    ("backend", "formula"),
+    [("lme4", "rt ~ a * b + (1 | subject)"), ("mgcv", "rt ~ a * b + s(subject, bs='re')")],
+)
+def test_programs_in_r_say_what_an_empty_cell_leaves_open(without_a_cell, backend, formula):
+    with pytest.warns(RuntimeWarning, match="ay:br"):
+        fit = reading.fit(without_a_cell, formula, backend=backend)
+    with pytest.warns(RuntimeWarning, match="ay:br"):
+        native = reading.fit(without_a_cell, formula, backend="native")
+    own = fit.coefficients["estimate"].dropna()
+    errors = native.coefficients["std_error"]
+    assert (native.coefficients["estimate"] - own).abs().lt(1e-3 * errors).all()
+    with pytest.raises(ValueError, match="not estimable"):
+        fit.means("a")
