@@ -38,6 +38,11 @@ class Part:
     level: Mapping[str, object] = field(default_factory=dict)  # of a smooth with by=; of a number 1
 
 
+def format_p(p: float) -> str:
+    """Return a p-value with three digits, or that it is tiny."""
+    return f"{p:.3g}" if p >= 1e-10 or np.isnan(p) else "<1e-10"
+
+
 class Model:
     """A fitted model as its program holds it: what the methods of :class:`GAMFit` ask.
 
@@ -353,14 +358,15 @@ class GAMFit:
     def __repr__(self) -> str:
         """Return the model and its estimates, as R's ``print`` does."""
         converged = "" if self.converged else ", NOT converged"
-        tables = [self.coefficients.round(4)]
+        rounded = self.coefficients.round(4)
+        tables = [rounded.assign(p=self.coefficients["p"]) if "p" in rounded else rounded]
         if len(self.smooths):
             tables.append(self.smooths.round(3))
         return (
             f"{self.formula}\n{self.backend}, {self.method}{converged}: n = {self.n:,} "
             f"({self.left_out}), log-likelihood {self.loglik:.2f} "
             f"on {self.edf:.2f} degrees of freedom, residual deviation {self.scale**0.5:.4g}"
-        ) + "".join(f"\n\n{table.to_string()}" for table in tables)
+        ) + "".join(f"\n\n{table.to_string(formatters={'p': format_p})}" for table in tables)
 
 
 @dataclass(frozen=True, repr=False)
@@ -398,9 +404,8 @@ class Summary:
             text.append("NOT converged")
         for title, table in (("Linear terms", self.coefficients), ("Smooths", self.smooths)):
             if len(table):
-                shown = {"p": lambda p: f"{p:.3g}" if p >= 1e-10 else "<1e-10"}
-                rest = {c: "{:.4g}".format for c in table.columns if c != "p"}
-                text.append(f"{title}:\n{table.to_string(formatters=rest | shown)}")
+                shown = dict.fromkeys(table.columns, "{:.4g}".format) | {"p": format_p}
+                text.append(f"{title}:\n{table.to_string(formatters=shown)}")
         if len(fit.variance_components) > 1:
             deviations = fit.variance_components.to_string(float_format="{:.4g}".format)
             text.append(f"Standard deviations:\n{deviations}")

@@ -523,9 +523,16 @@ def _expand(
             linear += [found[::-1] for found in product(*names[::-1]) if found]
         elif len(factors) == 1:
             smooths += [factor for factor in factors if isinstance(factor, Smooth)]
+        elif any(isinstance(x, Smooth) and x.kind == "offset" for x in factors):
+            raise FormulaError(f"{text!r}: an offset has no interactions")
         else:
-            raise FormulaError(
-                f"{text!r}: a smooth or an offset has no interactions; te(x, z) smooths both"
+            smooth = next(x for x in factors if isinstance(x, Smooth))
+            x = ", ".join(smooth.variables)
+            by = names[0][0] if names and names[0] else "g"
+            raise FrameError(
+                f"{text!r}: a smooth has no interactions; one smooth for each level of a factor is "
+                f"{by} + {smooth.kind}({x}, by={by}), one that a number multiplies "
+                f"{smooth.kind}({x}, by={by}), and te(x, z) smooths both"
             )
     # Variables of an interaction stand in the order of their first appearance, as in R.
     written = [_factor(code, text, {}) for code in _leaves(tree)]

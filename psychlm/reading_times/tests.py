@@ -20,7 +20,7 @@ import scipy
 
 from psychlm import _formatting
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import Floats, is_number
+from psychlm.reading_times._result import Floats, format_p, is_number
 from psychlm.reading_times.formula import level_name
 from psychlm.reading_times.smooths import factor_levels
 
@@ -69,7 +69,7 @@ def _formatters(table: pd.DataFrame) -> dict[str, Any]:
         return "" if pd.isna(x) else f"{x:.4g}" if abs(x) < 1e4 else f"{x:.1f}"
 
     def p_value(p: float) -> str:
-        return "" if pd.isna(p) else f"{p:.3g}" if p >= 1e-10 else "<1e-10"
+        return "" if pd.isna(p) else format_p(p)
 
     numeric = [name for name in table if pd.api.types.is_float_dtype(table[name])]
     return {name: p_value if name == "p" else number for name in numeric}

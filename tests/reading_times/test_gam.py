@@ -62,6 +62,18 @@ def test_what_a_formula_may_not_say_is_named(text, says):
         formula.parse(text)
 
 
+def test_an_interaction_with_a_smooth_names_what_to_write_and_that_fits() -> None:
+    rng = np.random.default_rng(0)
+    data = pd.DataFrame({"y": rng.normal(size=80), "x": rng.normal(size=80)}).assign(
+        cond=np.tile(["a", "b"], 40)
+    )
+    for text in ("y ~ cond * s(x)", "y ~ cond:s(x)"):
+        with pytest.raises(FrameError, match=r"is cond \+ s\(x, by=cond\)"):
+            reading.fit(data, text)
+    fit = reading.fit(data, "y ~ cond + s(x, by=cond)", backend="native")
+    assert len(fit.smooths) == 2
+
+
 def test_plain_regression_equals_statsmodels(frame):
     ours = reading.fit(frame, "y_ms ~ x * z + old + g")
     theirs = smf.ols("y_ms ~ x * z + old + g", frame).fit()
