@@ -147,8 +147,8 @@ def compare(
     rng: int | np.random.Generator = 0,
     method: Literal["means", "irt"] = "means",
     model: str | irt.IRTFit = "2PL",
-    pass_at: int | None = None,
     group: pd.Series | Sequence | None = None,
+    pass_at: int | None = None,
 ) -> Comparison | Ranking:
     r"""Compare two models, or all pairs of many, on the same items or words.
 
