@@ -260,7 +260,7 @@ def markdown(frame: pd.DataFrame, caption: str, notes: Sequence[str] = ()) -> st
 
 
 def beside(frame: pd.DataFrame | pd.Series, others: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a table and, as columns of their own, the numbers that stand beside its cells.
+    """Return a table with further columns for the numbers that are shown beside its cells.
 
     >>> import pandas as pd
     >>> low = pd.Series([0.1], ["q1"])

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.corpora._answer_formats import EMPTY, MARKS
-from psychlm.corpora._formats import GRADES, plain
+from psychlm.corpora._formats import GRADES, WRONG, plain
 from psychlm.corpora._sniff import numbers_of
 from psychlm.frames import FrameError, format_names, is_numeric, refuse
 
@@ -75,6 +75,10 @@ def numbers_and_words(
     logical: list[str] = []
     words: dict[str, pd.Series] = {}
     no_numbers: Counter[str] = Counter()
+    texts = {text for name in names if not is_numeric(table[name]) for text in table[name].unique()}
+    said = {str(text).strip().casefold() for text in texts}
+    # "right" is the answer of a hand, too, where nobody is wrong
+    grades = GRADES if said & {*WRONG} else {"true": 1.0, "false": 0.0}
     number_of = {str(label).strip().casefold(): number for label, number in labels.items()}
     has_answers = table.notna().any()
     for name in names:
@@ -83,9 +87,9 @@ def numbers_and_words(
             continue
         if not is_numeric(column) or column.dtype == bool:
             cells = column.astype("str").str.strip().str.casefold().where(column.notna())
-            if cells.dropna().isin([*GRADES]).all():
+            if cells.dropna().isin([*grades]).all():
                 logical.append(name)
-                column = cells.map(GRADES)
+                column = cells.map(grades)
             elif cells.isin(list(number_of)).any():
                 column = cells.map(number_of).fillna(pd.to_numeric(cells, errors="coerce"))
                 unknown = table[name][column.isna() & cells.notna()].unique()

@@ -48,7 +48,8 @@ USUAL = {
 }
 # words for right and wrong answers
 GRADES = dict.fromkeys(["true", "correct", "right", "richtig", "korrekt"], 1.0)
-GRADES |= dict.fromkeys(["false", "incorrect", "wrong", "falsch"], 0.0)
+WRONG = ("incorrect", "wrong", "falsch")
+GRADES |= dict.fromkeys(["false", *WRONG], 0.0)
 Read = TypeVar("Read")
 # errors of pandas and JSON: ValueErrors; of Arrow and zip: OSErrors; and of logs of other shapes
 UNREADABLE = (ValueError, OSError, zipfile.BadZipFile)

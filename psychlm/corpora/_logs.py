@@ -149,15 +149,33 @@ def _helm(file: Path, records: Iterable[Row], left_out: Counter) -> Iterator[Row
 
 
 FORMATS = [
-    Format("Inspect", "`.eval` (also with Zstandard, or of a crashed run), or `.json`",
-           ("eval", "samples"), answers=_inspect),
-    Format("HELM", "`per_instance_stats.json` beside `run_spec.json`",
-           ("instance_id", "stats"), answers=_helm, never="Reads perturbed instances."),
-    Format("every eval ever", "`.jsonl` with model_id, sample_id, evaluation",
-           ("model_id", "sample_id", "evaluation"), answers=_every_eval_ever),
-    Format("lm-evaluation-harness", "`samples_<task>_<date>.jsonl` in a folder for each model; "
-           "`results_<date>.json` tells shots and chat template", ("doc_id",), answers=_harness),
-]  # fmt: skip
+    Format(
+        "Inspect",
+        "`.eval` (also with Zstandard, or of a crashed run), or `.json`",
+        ("eval", "samples"),
+        answers=_inspect,
+    ),
+    Format(
+        "HELM",
+        "`per_instance_stats.json` beside `run_spec.json`",
+        ("instance_id", "stats"),
+        answers=_helm,
+        never="Reads perturbed instances.",
+    ),
+    Format(
+        "every eval ever",
+        "`.jsonl` with model_id, sample_id, evaluation",
+        ("model_id", "sample_id", "evaluation"),
+        answers=_every_eval_ever,
+    ),
+    Format(
+        "lm-evaluation-harness",
+        "`samples_<task>_<date>.jsonl` in a folder for each model; "
+        "`results_<date>.json` tells shots and chat template",
+        ("doc_id",),
+        answers=_harness,
+    ),
+]
 EXPECTED = "; ".join(f"{form.name} ({form.recognised_by})" for form in FORMATS)
 
 

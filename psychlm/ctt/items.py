@@ -14,6 +14,7 @@ from psychlm import stats
 from psychlm.frames import FrameError, Repeated, check_responses, mean_responses, refuse
 
 Array = NDArray[np.float64]
+ONE_SIDED = 1.645  # standard errors, of a correlation 1 / sqrt(n): .05 of one side
 
 
 def difficulty(responses: pd.DataFrame | Repeated) -> pd.Series:
@@ -101,10 +102,11 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     ``answers`` (persons x items) are what was chosen, as text, NaN where nothing was; ``key`` has
     the right choices by item. The result has, by ``item`` and ``choice``: ``right``; ``share`` of
     those who answered the item; ``rest_correlation`` of choosing it (0 or 1) with the proportion
-    correct on the other items; ``suspect`` where a wrong choice attracts the able more than the
-    right one does: the key may be wrong.
+    correct on the other items; ``suspect`` where a wrong choice attracts the able, beyond chance
+    (one-sided, .05) and more than the right one does: the key may be wrong.
 
     >>> answers = pd.DataFrame({"q1": list("AABB"), "q2": list("AABC"), "q3": list("AACB")})
+    >>> answers = pd.concat([answers] * 5, ignore_index=True)
     >>> distractors(answers, pd.Series({"q1": "B", "q2": "A", "q3": "A"}))["suspect"].tolist()
     [True, False, False, False, False, False, False, False]
     """
@@ -132,7 +134,8 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
         table = pd.DataFrame({"right": chosen.columns == key[item]}, chosen.columns)
         table["share"], table["rest_correlation"] = chosen.mean(), r
         of_key = table.loc[table["right"], "rest_correlation"].fillna(0).sum()  # 0: nobody chose it
-        table["suspect"] = ~table["right"] & (table["rest_correlation"] > max(of_key, 0))
+        beyond = max(of_key, ONE_SIDED / np.sqrt(max(len(rest), 1)))
+        table["suspect"] = ~table["right"] & (table["rest_correlation"] > beyond)
         tables[item] = table
     return pd.concat(tables, names=["item", "choice"])
 

@@ -319,3 +319,13 @@ def test_a_table_of_very_many_columns_is_read_as_pandas_reads_it(tmp_path) -> No
     with pytest.warns(UserWarning, match="hold text and are missing: 1 'yes'"):
         spoiled = corpora.read_responses(file)
     assert spoiled.isna().sum().sum() == wide.isna().sum().sum() + 1
+
+
+def test_a_column_of_right_alone_is_no_item_where_nobody_is_wrong(tmp_path):
+    file = tmp_path / "hands.csv"
+    rows = [f"p{i},right,{i % 2},{(i + 1) % 2}" for i in range(6)]
+    file.write_text("\n".join(["id,hand,q1,q2", *rows]))
+    assert list(corpora.read_answers(file).responses) == ["q1", "q2"]
+    graded = [f"p{i},right,{'right' if i % 2 else 'wrong'}" for i in range(6)]
+    file.write_text("\n".join(["id,q1,q2", *graded]))
+    assert corpora.read_answers(file).responses.mean().to_dict() == {"q1": 1.0, "q2": 0.5}
