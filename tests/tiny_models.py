@@ -95,13 +95,20 @@ def roberta_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def wordpiece() -> PreTrainedTokenizerFast:
-    """BERT's kind: ## at pieces that continue a word, lower case."""
+    """BERT's kind: ## at pieces that continue a word, lower case.
+
+    The pieces are written down, since the library's trainer orders ties by chance, and
+    ``test_device.py`` counts what their number makes a device do.
+    """
     roles = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    words = "the and of she he with cup men man old horse boat boats sea barn past plan".split()
+    letters = list("abcdefghijklmnopqrstuvwxyz0123456789.,;!“”’")
+    pieces = [*roles.values(), *letters, *(f"##{letter}" for letter in letters), *words]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trained(tokenizer, trainers.WordPieceTrainer, list(roles.values()), 120)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return fast(tokenizer, **roles)
 

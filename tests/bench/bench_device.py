@@ -26,5 +26,5 @@ def test_costs_on_a_stand_in(benchmark, own_environment, tmp_path):
     benchmark.extra_info["paths"] = {
         row["path"]: {name: row[name] for name in counts}
         for row in map(json.loads, done.stdout.splitlines())
-        if not row["error"]
+        if row.get("error") == ""
     }
