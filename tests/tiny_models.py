@@ -101,9 +101,10 @@ def wordpiece() -> PreTrainedTokenizerFast:
     ``test_device.py`` counts what their number makes a device do.
     """
     roles = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    words = "the and of she he with cup men man old horse boat boats sea barn past plan".split()
+    words = {word.lower() for line in CORPUS for word in line.split() if word.isalpha()}
+    short = sorted(word for word in words if len(word) in (2, 3, 4))  # longer ones are cut
     letters = list("abcdefghijklmnopqrstuvwxyz0123456789.,;!“”’")
-    pieces = [*roles.values(), *letters, *(f"##{letter}" for letter in letters), *words]
+    pieces = [*roles.values(), *letters, *(f"##{letter}" for letter in letters), *short]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
