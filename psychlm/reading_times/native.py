@@ -46,6 +46,7 @@ from psychlm.reading_times.reml import (
     Moments,
     Solution,
     criterion,
+    penalised_columns,
     solve,
 )
 from psychlm.reading_times.smooths import (
@@ -639,7 +640,9 @@ def _score(
     penalised = (penalty[:q] * beta.square()).sum() + (penalty[q:] * group_beta.square()).sum()
     best = (solution.rss + penalised) / (solution.n - (n_free if method == "REML" else 0))
     theta = torch.cat([solution.log_lambda, best.log()[:, None]], dim=1)
-    return float(criterion(moments, torch.from_numpy(penalties), theta, method).value)
+    all_penalties = torch.from_numpy(penalties)
+    columns = penalised_columns(all_penalties)
+    return float(criterion(moments, all_penalties, columns, theta, method).value)
 
 
 def _statistics(model: _Fitted, y: Floats) -> dict[str, Any]:

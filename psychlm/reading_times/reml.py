@@ -163,6 +163,14 @@ class Point:
         self.value[rows], self.gradient[rows] = new.value, new.gradient
         self.hessian[rows] = new.hessian
 
+    def replaced(self, where: Tensor, new: Point) -> Point:
+        """Return the new point where a mask is true; no number of a GPU is waited for."""
+        return Point(
+            torch.where(where, new.value, self.value),
+            torch.where(where[:, None], new.gradient, self.gradient),
+            torch.where(where[:, None, None], new.hessian, self.hessian),
+        )
+
 
 def solve(
     moments: Moments,
@@ -218,7 +226,14 @@ def _products(moments: Moments, beta: Tensor, group_beta: Tensor) -> tuple[Tenso
     return explained, torch.cat([beta.square(), group_beta.square().sum(dim=1)], dim=1)
 
 
-def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method) -> Point:
+def penalised_columns(penalties: Tensor) -> Tensor:
+    """Return which columns have a penalty, as numbers: a GPU would be waited for at each mask."""
+    return torch.nonzero(penalties.sum(dim=0) > 0).squeeze(1)
+
+
+def criterion(
+    moments: Moments, penalties: Tensor, penalised: Tensor, theta: Tensor, method: Method
+) -> Point:
     """Evaluate the criterion of the module's docstring and its derivatives in log lambda and log v.
 
     With w_j = lambda_j d_j, s = sum_j w_j, f_j = w_j / s (over penalised coefficients) and B = A^-1
@@ -234,7 +249,6 @@ def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method
     each = theta[:, :-1].exp()[:, :, None] * penalties  # w_j: B x J x (q + r)
     weights, precision = each.sum(dim=1), torch.exp(-theta[:, -1])
     q, counts = moments.xy.shape[1], _counts(moments)
-    penalised = torch.nonzero(penalties.sum(dim=0) > 0).squeeze(1)  # a mask would wait at each use
     inverse = Inverse.of(moments, weights)
     beta, group_beta = inverse.solve(moments.xy, moments.zy)
     explained, squares = _products(moments, beta, group_beta)
@@ -307,8 +321,10 @@ def minimise(
     gradient and curvature are negligible wait. Models that have converged leave the batch.
     """
 
+    penalised = penalised_columns(penalties)
+
     def evaluate(part: Moments, point: Tensor) -> Point:
-        return criterion(part, penalties, point, method)
+        return criterion(part, penalties, penalised, point, method)
 
     def negligible(point: Point, theta: Tensor) -> Tensor:
         """Return the gradient that counts as zero, in nats: a share of the criterion."""
@@ -319,9 +335,9 @@ def minimise(
     step, definite = _newton_step(best, best.gradient.abs() > limit[:, None])
     converged, halvings = torch.zeros_like(definite), torch.zeros_like(best.value)
     for _ in range(max_iter - 1):
-        if converged.all():
-            break
         active = torch.nonzero(~converged).squeeze(1)
+        if not len(active):
+            break
         part, old, trial = moments[active], best[active], theta[active] + step[active]
         new = evaluate(part, trial)
         better = _trusted(old, new, step[active], limit[active]) & (new.value < old.value)
@@ -338,16 +354,19 @@ def minimise(
             better[indefinite] = lowest.value < old.value[indefinite]
 
         # Accept better points; halve the other steps, or turn them to steepest descent.
-        accepted = torch.nonzero(better).squeeze(1)
-        moved, stuck = active[accepted], active[~better]
+        better = better.cpu()  # a GPU is waited for here, and not at each use of the mask
+        accepted = torch.nonzero(better).squeeze(1).to(active.device)
+        moved = active[accepted]
+        stuck = active[torch.nonzero(~better).squeeze(1).to(active.device)]
         theta[moved] = trial[accepted]
         best.put(moved, new[accepted])
         halvings[stuck] += 1
         step[stuck] /= 2
-        turn = stuck[halvings[stuck] == 4]
-        length = (16 * step[turn]).norm(dim=1, keepdim=True).clamp(max=MAX_DESCENT)
-        direction = _steepest(best[turn])
-        step[turn] = direction * length / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        if len(stuck):
+            length = (16 * step[stuck]).norm(dim=1, keepdim=True).clamp(max=MAX_DESCENT)
+            direction = _steepest(best[stuck])
+            steepest = direction * length / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
+            step[stuck] = torch.where(halvings[stuck, None] == 4, steepest, step[stuck])
 
         # A model has converged when its gradient is negligible and its last step changed nothing.
         limit[moved] = negligible(best[moved], theta[moved])
@@ -408,9 +427,10 @@ def _descend(
         if open_.any():
             new = evaluate(moments, theta + halving * step)
             good = open_ & accepted(new, halving * step)
-            chosen.put(good, new[good])
-            point[good], open_ = (theta + halving * step)[good], open_ & ~good
-    chosen.value[open_] = torch.inf
+            chosen = chosen.replaced(good, new)
+            point = torch.where(good[:, None], theta + halving * step, point)
+            open_ = open_ & ~good
+    chosen = replace(chosen, value=torch.where(open_, torch.inf, chosen.value))
 
     # Steepest descent: steps of 1, 1/2, 1/4, ... while the criterion falls. It rises far beyond the
     # minimum of its quadratic approximation, so that steps of eight times that length are left out.
@@ -422,18 +442,16 @@ def _descend(
     lowest_point = theta + length * direction
     lowest = evaluate(moments, lowest_point)
     open_ = torch.ones_like(open_)
-    while open_.any() and length.max() > 2.0**-20:
+    while (open_.any() & (length.max() > 2.0**-20)).item():
         length = length / 2
         new = evaluate(moments, theta + length * direction)
         lower = (new.value <= lowest.value) & _trusted(old, new, length * direction, limit) & open_
         open_ &= ~((lowest.value < old.value) & (new.value > lowest.value))
-        lowest.put(lower, new[lower])
-        lowest_point[lower] = (theta + length * direction)[lower]
+        lowest = lowest.replaced(lower, new)
+        lowest_point = torch.where(lower[:, None], theta + length * direction, lowest_point)
     # The better of the two.
     steeper = lowest.value < chosen.value
-    chosen.put(steeper, lowest[steeper])
-    point[steeper] = lowest_point[steeper]
-    return point, chosen
+    return torch.where(steeper[:, None], lowest_point, point), chosen.replaced(steeper, lowest)
 
 
 def _steepest(point: Point) -> Tensor:
