@@ -20,7 +20,12 @@ from conftest import ROOT
 from psychlm import data
 from psychlm._recipes import RECIPES
 
-CONDA_NAME = {"torch": "pytorch", "huggingface-hub": "huggingface_hub"}
+# conda-forge's names, each looked up in the list of what its recipes put out
+CONDA_NAME = {
+    "torch": "pytorch",
+    "huggingface-hub": "huggingface_hub",
+    "lazy-loader": "lazy_loader",
+}
 CONDA_ONLY = {"python", "pip", "r-base", "r-mgcv", "r-lme4", "r-lmertest", "pandoc"}
 
 
@@ -39,6 +44,7 @@ def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     *packages, by_pip = environment["dependencies"]
     conda = bounds_by_name(packages + by_pip["pip"])
+    assert len(conda) == len(packages + by_pip["pip"]), "a package stands there twice"
     assert conda["python"] == project["requires-python"]
     of_conda = {name: conda.pop(name) for name in CONDA_ONLY}
     assert conda == {CONDA_NAME.get(name, name): bounds for name, bounds in wanted.items()}
