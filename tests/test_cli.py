@@ -237,16 +237,20 @@ def test_the_package_of_reports_leaves_other_libraries_importable() -> None:
 
 
 def test_the_doctor_names_what_is_missing_or_corrupt_and_ends_well(monkeypatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    with pytest.raises(doctor.AbsentError, match="R is not here: apt-get install r-base-core"):
-        doctor.mgcv()
-    monkeypatch.setattr(doctor, "PARTS", {"data": doctor.PARTS["data"]})
+    _, *get_r = doctor.PARTS["R, mgcv, rpy2"]
+    no_r = ([sys.executable, "-c", "raise OSError('no libR.so')"], *get_r)
+    no_package = ("no-such-package", "pip install it", "something")
+    parts = {"R": no_r, "other": no_package, "data": doctor.PARTS["data"]}
+    monkeypatch.setattr(doctor, "PARTS", parts)
     rows = [{"name": "a", "place": "", "state": "absent"}]
     monkeypatch.setattr(doctor.data, "state", lambda: iter(rows))
-    assert "none is here; `psychlm data pull`" in " ".join(run("doctor").output.split())
+    shown = " ".join(run("doctor").output.split())
+    assert "apt-get install r-base-core" in shown and "(OSError: no libR.so)" in shown
+    assert "pip install it (No package" in shown
+    assert "psychlm data pull NAME (none is here)" in shown
     rows.append({"name": "b", "place": "data/raw", "state": "corrupt"})
     shown = run("doctor").output
-    assert "['b'] have the wrong" in shown and "0 of 1 optional parts are here" in shown
+    assert "['b'] have the wrong" in shown and "0 of 3 optional parts are here" in shown
 
 
 # surprisal

@@ -4,7 +4,6 @@ or multiple choice.
 The result is an ordinary Hugging Face checkpoint that :func:`psychlm.lm.evaluate` opens. An
 interrupted run resumes from the last epoch's checkpoint, and a finished one is not trained again.
 Items that do not fit in memory together are read in smaller groups, whose gradients are added up.
-Processes that ``torchrun`` or ``accelerate launch`` started share the items of every step.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ WARMUP = 0.1
 WEIGHT_DECAY = 0.01
 RESULT = "finetuned.json"  # written last: a folder that has it is complete
 RUN = "run.json"  # written first: what the checkpoints beside it belong to
-AT_ONCE = "items_at_once.json"  # written where memory did not hold a step's items together
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +187,9 @@ def fine_tune(
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size
         Of AdamW, whose rate rises over a tenth of the steps and then falls linearly, and items of a
-        step over all processes. Where memory does not hold these together, fewer are read at once
-        and their gradients are added up (dropout is then drawn otherwise). Laverghetta et al.
-        (2021) use 1e-5 for 500,000 pairs.
+        step. Where memory does not hold these together, fewer are read at once and their gradients
+        are added up (dropout is then drawn otherwise). Laverghetta et al. (2021) use 1e-5 for
+        500,000 pairs.
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021, section 3), at most what the encoder
         takes; the longer of a pair is cut first.
@@ -204,16 +202,8 @@ def fine_tune(
         If items break their contract, all have the same label, labels differ from the development
         items', or choices are neither labels nor the items' own (:func:`task_of`).
     ModelError
-        If the encoder cannot be opened, ``out`` holds another run, an option is wrong, or memory
-        does not hold one item; of several processes, if it does not hold a process's share of a
-        step: the same command then reads half as many items at once.
-
-    Notes
-    -----
-    Under ``torchrun`` or ``accelerate launch``, each process takes the GPU of its local rank, a
-    step's items are shared among the processes, and the first one writes ``out``, which all must be
-    able to read. Where the last items of an epoch cannot be shared equally, items of its beginning
-    fill the last step up.
+        If the encoder cannot be opened, ``out`` holds another run, an option is wrong, memory does
+        not hold one item, or ``torchrun`` started several processes.
 
     Examples
     --------
@@ -232,17 +222,8 @@ def fine_tune(
     trained = regime in ("fine-tune only", "both")
     if labels and trained and items["answer"].nunique() < 2:
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
-    # What torchrun and accelerate launch say of the processes; one alone is the first of one.
-    n_processes = int(os.environ.get("WORLD_SIZE", 1))
-    rank = int(os.environ.get("RANK", 0))
-    if batch_size % n_processes:
-        raise ModelError(
-            f"batch_size={batch_size} cannot be shared equally among {n_processes} processes; give "
-            f"a multiple of {n_processes}"
-        )
-    if n_processes > 1 and where.type == "cuda":
-        where = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(where)
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ModelError("fine_tune trains in one process; start it without torchrun or accelerate")
     checkpoint = find_encoder(encoder)
     # All that the result depends on; a folder with another run's files is refused.
     options: dict[str, Any] = {"task": task, "regime": regime, "revision": checkpoint.revision}
@@ -255,10 +236,9 @@ def fine_tune(
         result = _read(out / RESULT)
         history = pd.DataFrame(result.pop("history"))
         return FineTuned(out, history, labels=tuple(result.pop("labels")), **result)
-    if rank == 0:
-        _write(out / RUN, options)
+    _write(out / RUN, options)
     network, tokenizer, log, n_cut = _train(
-        checkpoint, items, development, labels, out, options, where, n_processes
+        checkpoint, items, development, labels, out, options, where
     )
     history = pd.DataFrame(log, columns=None if log else ["epoch"])
     history = history.groupby("epoch").first().reset_index()
@@ -268,15 +248,11 @@ def fine_tune(
     row = history.loc[history[best].astype(float).idxmax()] if history[best].notna().any() else {}
     result = {"labels": labels, "n_truncated": n_cut}
     result |= {key: float(row.get(key, np.nan)) for key in ("accuracy", "mcc")}
-    wait_for_all()  # before the checkpoints go, from which every process reads its best weights
-    if rank == 0:
-        with quiet_transformers():
-            network.save_pretrained(out)
-            tokenizer.save_pretrained(out)
-        _write(out / RESULT, result | {"history": history.to_dict("list")})
-        (out / AT_ONCE).unlink(missing_ok=True)
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)  # three times the result's size
-    wait_for_all()  # until the result can be read
+    with quiet_transformers():
+        network.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    _write(out / RESULT, result | {"history": history.to_dict("list")})
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)  # three times the result's size
     return FineTuned(out, history, **result)
 
 
@@ -306,12 +282,6 @@ def _write(file: Path, content: Any) -> None:
         part.write_text(json.dumps(content, indent=1))
 
 
-def wait_for_all() -> None:
-    """Wait until every process of a distributed run is here; one alone goes on."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.barrier()
-
-
 def largest_divisor(number: int, most: int) -> int:
     """Return the largest divisor of a number that is at most ``most``."""
     return max(n for n in range(1, most + 1) if number % n == 0)
@@ -325,17 +295,15 @@ def _train(
     out: Path,
     options: dict[str, Any],
     where: torch.device,
-    n_processes: int,
 ) -> tuple[Any, Any, list[dict[str, float]], int]:
     """Return a network that has learned, its tokenizer, the log, and the number of texts cut.
 
-    Where memory does not hold a process's share of a step, at most half of the items are read at
-    once, as many as divide the share, and training begins anew.
+    Where memory does not hold the items of a step, at most half of them are read at once, as many
+    as divide their number, and training begins anew.
     """
     from accelerate.utils.memory import clear_device_cache
 
-    share = options["batch_size"] // n_processes
-    at_once = largest_divisor(share, _read(out / AT_ONCE, share))  # of an interrupted run
+    at_once = options["batch_size"]
     # accelerate reads from the environment where batches go; it and the Trainer set more there
     environment = patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=str(where))
     with environment, quiet_transformers(warnings=False):  # of a head that is new on purpose
@@ -363,14 +331,7 @@ def _train(
                 )
             del network
             clear_device_cache(garbage_collection=True)
-            at_once = largest_divisor(share, at_once // 2)
-            _write(out / AT_ONCE, at_once)
-            if n_processes > 1:
-                raise ModelError(
-                    f"memory does not hold {checkpoint.name} and its share of a step in each of "
-                    f"{n_processes} processes; start the same command again, which reads {at_once} "
-                    "items at once"
-                )
+            at_once = largest_divisor(options["batch_size"], at_once // 2)
 
 
 def open_for_training(
@@ -409,9 +370,9 @@ def run_trainer(
 ) -> list[dict[str, float]] | None:
     """Train a network in place, from the last checkpoint if there is one; return the log.
 
-    A process reads its share of a step's items ``at_once`` at a time; None if these do not fit in
-    memory. With 0 epochs the network is scored on the held-out items only, whose numbers of choices
-    are ``n_choices``.
+    The items of a step are read ``at_once`` at a time; None if these do not fit in memory. With 0
+    epochs the network is scored on the held-out items only, whose numbers of choices are
+    ``n_choices``.
     """
     from sklearn.metrics import matthews_corrcoef
     from transformers import (
@@ -444,14 +405,13 @@ def run_trainer(
 
     # AdamW with a warm-up; a checkpoint and, with held-out items, a score after every epoch.
     steps = -(-len(features) // options["batch_size"]) * options["epochs"]
-    n_processes = int(os.environ.get("WORLD_SIZE", 1))
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints"),
         num_train_epochs=options["epochs"],
         learning_rate=options["learning_rate"],
         per_device_train_batch_size=at_once,
         per_device_eval_batch_size=at_once,
-        gradient_accumulation_steps=options["batch_size"] // (n_processes * at_once),
+        gradient_accumulation_steps=options["batch_size"] // at_once,
         warmup_steps=round(WARMUP * steps),
         weight_decay=WEIGHT_DECAY,
         seed=options["seed"],
@@ -468,8 +428,9 @@ def run_trainer(
         disable_tqdm=True,
         report_to=[],
     )
-    if n_processes == 1:  # by itself the Trainer takes the first GPU, or all of them
-        vars(arguments)["_setup_devices"], arguments._n_gpu = device, int(device.type != "cpu")
+    # by itself the Trainer takes the first GPU, or all of them
+    vars(arguments)["_setup_devices"] = device
+    arguments._n_gpu = int(device.type != "cpu")
     # Without held-out items all epochs are trained.
     collate = DataCollatorForMultipleChoice if several else DataCollatorWithPadding
     stop: list[Any] = [] if held is None else [EarlyStoppingCallback(options["patience"])]

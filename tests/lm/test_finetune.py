@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -134,47 +132,6 @@ def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batc
     assert not (parts.folder / "checkpoints").exists()
 
 
-IN_EACH_PROCESS = """
-import os
-import pandas as pd
-from killed import short_of_memory
-from psychlm import lm
-from psychlm.lm import finetune
-
-if os.environ["RANK"] == "1":
-    finetune.run_trainer = short_of_memory(finetune.run_trainer, 2)
-call = pd.read_pickle("call.pickle")
-tuned = lm.fine_tune(call["items"], "bert", out="shared", **call["options"])
-tuned.history.to_csv(f"history{os.environ['RANK']}.csv")
-"""
-
-
-def test_two_processes_give_the_answers_of_one_and_name_what_does_not_fit(bert, tmp_path):
-    """By torchrun, on a machine without a GPU; the second process has memory for two items."""
-    encoder = tiny_models.configure(shutil.copytree(bert, tmp_path / "bert"), **WITHOUT_DROPOUT)
-    options = QUICK | {"epochs": 2, "development": sentences(9, 1)}
-    alone = lm.fine_tune(sentences(24), encoder, out=tmp_path / "alone", **options)
-    call = {"items": sentences(24), "options": options}
-    (tmp_path / "script.py").write_text(IN_EACH_PROCESS)
-    pd.to_pickle(call, tmp_path / "call.pickle")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc-per-node", "2", "script.py"]
-    started = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 600}
-    started["env"] = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    first = subprocess.run(torchrun, **started)
-    assert first.returncode != 0
-    assert "memory does not hold" in first.stderr  # a share of four items
-    assert "start the same command again, which reads 2 items at once" in first.stderr
-    second = subprocess.run(torchrun, **started)
-    assert second.returncode == 0, second.stderr
-    for rank in range(2):
-        history = pd.read_csv(tmp_path / f"history{rank}.csv", index_col=0)
-        np.testing.assert_allclose(history, alone.history, rtol=1e-4)
-    left = {file.name for file in (tmp_path / "shared").iterdir()}
-    assert left == {file.name for file in alone.folder.iterdir()}  # no checkpoints, no parts
-    assert_equal_answers(tmp_path / "shared", alone.folder, sentences(12, 2))
-
-
 def test_training_stops_early_when_development_no_longer_improves(bert, tmp_path):
     random = sentences(24, 1).assign(answer=np.arange(24) % 2)  # labels that no word tells
     options = QUICK | {"epochs": 20, "patience": 1}
@@ -219,7 +176,7 @@ def test_what_cannot_be_used_is_named(bert, tmp_path, options, error, says):
         lm.fine_tune(**{"items": sentences(8), "encoder": bert, **QUICK, **options}, out=tmp_path)
 
 
-def test_encoders_processes_and_memory_that_do_not_suffice_are_named(bert, tmp_path, monkeypatch):
+def test_encoders_memory_and_processes_that_do_not_suffice_are_named(bert, tmp_path, monkeypatch):
     items, out = sentences(8), tmp_path / "out"
     cut = tiny_models.configure(shutil.copytree(bert, tmp_path / "cut"), num_hidden_layers=3)
     with pytest.raises(lm.ModelError, match="lacks weights of a BertForSequenceClassification"):
@@ -229,7 +186,7 @@ def test_encoders_processes_and_memory_that_do_not_suffice_are_named(bert, tmp_p
         with pytest.raises(lm.ModelError, match="memory does not hold one item"):
             lm.fine_tune(items, bert, out=out, **QUICK)
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(lm.ModelError, match="equally among 3 processes; give a multiple of 3"):
+    with pytest.raises(lm.ModelError, match="trains in one process; start it without torchrun"):
         lm.fine_tune(items, bert, out=out, **QUICK)
 
 

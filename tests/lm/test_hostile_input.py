@@ -208,11 +208,11 @@ def test_spoiled_checkpoints_open_or_are_one_clear_error(gpt2, tmp_path, n_cases
 
 
 def test_a_cached_result_needs_neither_torch_nor_the_model():
+    lm.surprisal("The old man the boat.")
     code = "import sys; from psychlm import lm; lm.surprisal('The old man the boat.'); "
     code += "print('torch' in sys.modules, 'transformers' in sys.modules)"
-    for loaded in ("True", "False"):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-        assert done.stdout.decode().split() == [loaded, loaded]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["False", "False"]
 
 
 @CASES

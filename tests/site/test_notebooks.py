@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +138,12 @@ def test_plain_papermill_records_into_a_file_of_its_own(tmp_path: Path) -> None:
     (reports / f"{path.stem}.json").write_text("the report that the HTML page shows")
     command = [sys.executable, "-m", "papermill", str(path), "out.ipynb", "--no-progress-bar"]
     environment = os.environ | {"PSYCHLM_REPORTS": str(reports)}
-    run = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    run([*command, "-p", "n_draws", "20"], check=True, timeout=300)
+    command += ["-p", "n_draws", "20"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
     content = json.loads((reports / "interactive" / f"{path.stem}.json").read_text())
     assert content["status"] == "complete"
     assert content["provenance"]["parameters"]["n_draws"] == 20
     assert (reports / f"{path.stem}.json").read_text().startswith("the report")
-    refused = run([*command, "-p", "n_draw", "2"], timeout=300)
-    says = f"ValueError: {path.stem}: there is no parameter n_draw; did you mean n_draws?"
-    assert refused.returncode and refused.stderr.strip().endswith(says)
 
 
 @pytest.mark.slow

@@ -38,11 +38,8 @@ LARGE = {
     "50_confusion_probes": {"facts": False, "fine_tune": True, "n_train": 12, "epochs": 1}
     | {"benchmarks": ["PIQA"], "training_sets": False},
 }
-LIGHT = ("31_difficulty_and_training_size",)  # the others take half a minute and more
 RUNS = [
-    pytest.param(
-        name, device, marks=[] if name in LIGHT and device == "auto" else [pytest.mark.exhaustive]
-    )
+    (name, device)
     for name in sorted(FULL.keys() | PAPER.keys())
     for device in ("auto", "card")
     if device == "auto" or "device" in NOTEBOOKS[name].parameters
@@ -77,7 +74,7 @@ def hub(tmp_path_factory) -> dict[str, str]:
     return stand_in_hub.write(tmp_path_factory.mktemp("hub"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # half a minute each, and more
 @pytest.mark.parametrize(("name", "device"), RUNS)
 def test_a_notebook_runs_with_the_papers_models(
     name, device, archives, hub, tmp_path, monkeypatch
