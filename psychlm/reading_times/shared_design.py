@@ -80,75 +80,91 @@ def share_design(
     formula = leave_out_aliased(formula, data)
     say_empty_cells(formula.empty_cells)
     formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
-    starts = np.r_[0, np.flatnonzero(np.diff(word) | np.diff(unit)) + 1]
-    counts = np.diff(np.r_[starts, len(word)])
-    word_of_row = np.repeat(np.arange(len(starts)), counts)
+    first_row_of_word = np.r_[0, np.flatnonzero(np.diff(word) | np.diff(unit)) + 1]
+    readings_of_word = np.diff(np.r_[first_row_of_word, len(word)])
+    word_of_row = np.repeat(np.arange(len(first_row_of_word)), readings_of_word)
 
     # Terms whose variables are the same in all readings of a word are evaluated once per word.
-    first = data.iloc[starts]
-    values = {name: data[name].to_numpy() for name in formula.variables}
-    same = {n for n, x in values.items() if np.array_equal(np.repeat(x[starts], counts), x)}
-    of_words, of_rows = rows_of(first), rows_of(data)
+    data_of_words = data.iloc[first_row_of_word]
+    same_within_words = set()
+    for name in formula.variables:
+        values = data[name].to_numpy()
+        if np.array_equal(values[first_row_of_word][word_of_row], values):
+            same_within_words.add(name)
+    rows_of_words, rows_of_readings = rows_of(data_of_words), rows_of(data)
 
     def rows(variables: tuple[str, ...]) -> tuple[pd.DataFrame, Integers]:
-        if not same.issuperset(variables):
-            return of_rows(variables)
-        distinct, index = of_words(variables)
+        if not same_within_words.issuperset(variables):
+            return rows_of_readings(variables)
+        distinct, index = rows_of_words(variables)
         return distinct, index[word_of_row]
 
     matrix = build_matrix(formula, data, rows)
-    by_word = [term for term in matrix.terms if same.issuperset(term.variables)]
-    by_row = [term for term in matrix.terms if not same.issuperset(term.variables)]
-    blocks = matrix.block(by_row, data, None), matrix.block(by_word, first, word_of_row)
-    scaled = np.ones(len(matrix.names), dtype=bool)
-    columns, mean, scale = Columns(blocks, len(data)).standardise(matrix.centred, scaled)
-    row_block, word_block = columns.blocks
-    order = np.r_[word_block.places, row_block.places]  # the intercept stays the first
+    word_terms = [t for t in matrix.terms if same_within_words.issuperset(t.variables)]
+    reading_terms = [t for t in matrix.terms if not same_within_words.issuperset(t.variables)]
+    blocks = (
+        matrix.block(reading_terms, data, None),
+        matrix.block(word_terms, data_of_words, word_of_row),
+    )
+    all_columns = np.ones(len(matrix.names), dtype=bool)
+    columns, mean, scale = Columns(blocks, len(data)).standardise(matrix.centred, all_columns)
+    reading_block, word_block = columns.blocks
+    order = np.r_[word_block.places, reading_block.places]  # the intercept stays the first
 
     # G, and the measures, as sums over the readings of each word.
     times = data[list(measures)].to_numpy(np.float64) - formula.offset(data)[:, None]
     times = times - times.mean(axis=0)
-    row_sums = np.add.reduceat(row_block.values, starts, axis=0)
-    sums = np.hstack([word_block.values * counts[:, None], row_sums])
-    time_sums = np.add.reduceat(times, starts, axis=0)
-    arrays = (word_block.values, row_block.values, times, sums, time_sums)
-    w, r, y, g, y_sums = (torch.from_numpy(array).to(device) for array in arrays)
+    sums_of_readings = np.add.reduceat(reading_block.values, first_row_of_word, axis=0)
+    G = np.hstack([word_block.values * readings_of_word[:, None], sums_of_readings])
+    time_sums = np.add.reduceat(times, first_row_of_word, axis=0)
+    level, effects = grouped.rows(data)
+    n_levels, n_effects = len(grouped.levels), effects.shape[1]
+    effect_sums = np.zeros((n_effects, n_levels, len(first_row_of_word)))
+    for i in range(n_effects):
+        np.add.at(effect_sums[i], (level, word_of_row), effects[:, i])
+
+    # On the device, with the letters of the docstring; y are the measures, Z the random effects'
+    # values, whose columns (one per level) are not formed.
+    W = torch.from_numpy(word_block.values).to(device)
+    R = torch.from_numpy(reading_block.values).to(device)
+    y = torch.from_numpy(times).to(device)
+    G = torch.from_numpy(G).to(device)
+    y_sums = torch.from_numpy(time_sums).to(device)
+    z_sums = torch.from_numpy(effect_sums).to(device)
 
     # Cross-products of each unit: those of W from sums over words, those of R from the rows.
-    bounds = np.r_[np.flatnonzero(np.r_[True, np.diff(unit[starts]) != 0]), len(starts)]
-    n_units, width, p, m = len(bounds) - 1, w.shape[1], g.shape[1], y.shape[1]
-    row_bounds = np.r_[starts, len(word)][bounds]
-    level, z = grouped.rows(data)
-    n_levels, n_effects = len(grouped.levels), z.shape[1]
-    summed = np.zeros((n_effects, n_levels, len(starts)))
-    for i in range(n_effects):
-        np.add.at(summed[i], (level, word_of_row), z[:, i])
-    z_sums = torch.from_numpy(summed).to(device)
+    first_word_of_unit = np.flatnonzero(np.r_[True, np.diff(unit[first_row_of_word]) != 0])
+    word_bounds = np.r_[first_word_of_unit, len(first_row_of_word)]
+    row_bounds = np.r_[first_row_of_word, len(word)][word_bounds]
+    n_units, width, p, m = len(word_bounds) - 1, W.shape[1], G.shape[1], y.shape[1]
     base = Moments(
-        xx=w.new_empty((n_units, 1, p, p)),
-        xy=w.new_empty((n_units, 1, p, m)),
-        yy=w.new_empty((n_units, m)),
-        n=w.new_empty(n_units),
-        zz=w.new_empty((n_units, n_levels, n_effects, n_effects)),
-        zx=w.new_empty((n_units, 1, n_levels, n_effects, p)),
-        zy=w.new_empty((n_units, n_levels, n_effects, m)),
+        xx=W.new_empty((n_units, 1, p, p)),
+        xy=W.new_empty((n_units, 1, p, m)),
+        yy=W.new_empty((n_units, m)),
+        n=W.new_empty(n_units),
+        zz=W.new_empty((n_units, n_levels, n_effects, n_effects)),
+        zx=W.new_empty((n_units, 1, n_levels, n_effects, p)),
+        zy=W.new_empty((n_units, n_levels, n_effects, m)),
     )
     for u in range(n_units):
-        words, of_unit = slice(*bounds[u : u + 2]), slice(*row_bounds[u : u + 2])
+        words = slice(*word_bounds[u : u + 2])
+        readings = slice(*row_bounds[u : u + 2])
+        n_readings = readings.stop - readings.start
+        base.n[u] = n_readings
+        base.yy[u] = y[readings].square().sum(dim=0)
         xx, xy, zx = base.xx[u, 0], base.xy[u, 0], base.zx[u, 0]
-        xx[:width] = w[words].T @ g[words]
+        xx[:width] = W[words].T @ G[words]
         xx[width:, :width] = xx[:width, width:].T
-        xx[width:, width:] = r[of_unit].T @ r[of_unit]
-        xy[:width], xy[width:] = w[words].T @ y_sums[words], r[of_unit].T @ y[of_unit]
-        n_rows = of_unit.stop - of_unit.start
-        base.yy[u], base.n[u] = y[of_unit].square().sum(dim=0), n_rows
-        zx[..., :width] = (z_sums[:, :, words] @ w[words]).transpose(0, 1)
-        for i in range(n_effects):
-            places = level[of_unit], np.arange(n_rows)
-            indicator = sparse.csr_array((z[of_unit, i], places), shape=(n_levels, n_rows))
-            parts = (indicator @ x[of_unit] for x in (row_block.values, times, z))
-            of_rows, of_times, of_effects = (torch.from_numpy(part).to(device) for part in parts)
-            zx[:, i, width:], base.zy[u, :, i], base.zz[u, :, i] = of_rows, of_times, of_effects
+        xx[width:, width:] = R[readings].T @ R[readings]
+        xy[:width] = W[words].T @ y_sums[words]
+        xy[width:] = R[readings].T @ y[readings]
+        zx[..., :width] = (z_sums[:, :, words] @ W[words]).transpose(0, 1)
+        for i in range(n_effects):  # the columns Z of one random effect, as a sparse matrix
+            cells = (level[readings], np.arange(n_readings))
+            Zt = sparse.csr_array((effects[readings, i], cells), shape=(n_levels, n_readings))
+            zx[:, i, width:] = torch.from_numpy(Zt @ reading_block.values[readings]).to(device)
+            base.zy[u, :, i] = torch.from_numpy(Zt @ times[readings]).to(device)
+            base.zz[u, :, i] = torch.from_numpy(Zt @ effects[readings]).to(device)
 
     # Where the search for smoothing begins, from the covariances of the columns as they were.
     correlation = np.empty((p, p))
@@ -162,12 +178,12 @@ def share_design(
     return SharedDesign(
         names=names,
         penalties=torch.from_numpy(penalties).to(device),
-        sums=g,
-        counts=torch.from_numpy(counts.astype(np.float64)).to(device),
+        sums=G,
+        counts=torch.from_numpy(readings_of_word.astype(np.float64)).to(device),
         y_sums=y_sums,
         z_sums=z_sums,
-        words=word[starts],
-        bounds=bounds,
+        words=word[first_row_of_word],
+        bounds=word_bounds,
         base=base,
         start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
     )
