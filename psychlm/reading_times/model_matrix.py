@@ -414,14 +414,14 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
         elif numeric and not np.isfinite(values.to_numpy(np.float64)).all():
             flaw = "holds infinities (a logarithm of 0?); replace them or leave out those rows"
         elif name not in formula.offsets and len(values) and (values == values.iloc[0]).all():
-            flaw = f"is constant ({values.iloc[0]!r}) in all {len(data)} rows; drop it"
+            flaw = f"is constant ({values.iloc[0]}) in all {len(data)} rows; drop it"
         else:
             continue
         raise FrameError(f"predictor {name!r} {flaw}")
 
 
 def check_response(data: pd.DataFrame, response: str) -> None:
-    """Check that a response is numeric and finite, and warn of a measure in seconds."""
+    """Check that a response is numeric, finite and varies, and warn of a measure in seconds."""
     require_columns([response], data)
     flaw, values = "", data[response].dropna()
     if not pd.api.types.is_numeric_dtype(values):
@@ -430,6 +430,8 @@ def check_response(data: pd.DataFrame, response: str) -> None:
         flaw = f"is missing in all {len(data)} rows; name another measure"
     elif np.isinf(values.to_numpy(np.float64)).any():
         flaw = "holds infinities; leave out those rows"
+    elif (values == values.iloc[0]).all():
+        flaw = f"is {values.iloc[0]} in all {len(values)} rows that have it; times have to differ"
     if flaw:
         raise FrameError(f"the response {response!r} {flaw}")
     if response.endswith("_ms") and 0 < values.median() < FASTEST_MS:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError, plain
 from psychlm.reading_times._result import Floats
+from psychlm.reading_times.model_matrix import COLLINEAR
 
 EFFECT, PREV_EFFECT = 2.0, 1.0  # of simulated surprisal on gaze duration, ms per bit
 EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
@@ -160,10 +161,19 @@ def heldout_loglik(
     # the sums over the texts that are not in a fold: all, less those in it
     inside = (fold == np.unique(fold)[:, None]).astype(float)
     train_xx = xx.sum(axis=0) - np.einsum("ft,tij->fij", inside, xx)
+    n_train = (1 - inside) @ sizes
+    eigenvalues = np.linalg.eigvalsh(train_xx)  # of columns of equal scale
+    few = (eigenvalues[:, 0] < COLLINEAR * eigenvalues[:, -1]) | (n_train <= xx.shape[1])
+    if few.any():
+        raise FrameError(
+            f"too few different words: a study of {len(sizes)} texts leaves {n_train[few].min():g} "
+            f"words to train on, which do not determine {xx.shape[1]} coefficients; give a pilot "
+            "of more different words, studies of more texts, more folds, or fewer predictors"
+        )
     beta = np.linalg.solve(train_xx, (xy.sum(axis=0) - inside @ xy)[:, :, None])[:, :, 0]
     # residual sum of squares of every text under every fold's fit: y'y - 2 b'X'y + b'X'Xb
     rss = yy - 2 * beta @ xy.T + np.einsum("tij,fi,fj->ft", xx, beta, beta, optimize=True)
-    variance = ((1 - inside) * rss).sum(axis=1) / ((1 - inside) @ sizes)
+    variance = ((1 - inside) * rss).sum(axis=1) / n_train
     of_text = inside.argmax(axis=0)
     left_out = rss[of_text, np.arange(len(sizes))] / variance[of_text]
     return -(sizes * np.log(2 * np.pi * variance[of_text]) + left_out) / 2

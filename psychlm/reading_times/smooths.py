@@ -513,9 +513,10 @@ def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats) -> list[Te
 
 def _require_values(n_unique: int, k: int, label: str) -> None:
     if n_unique < k:
+        smaller = f"give a smaller k ({label[:-1]}, k={n_unique})) or " if n_unique > 2 else ""
         raise FrameError(
-            f"{label} has {n_unique} unique values, too few for a basis of dimension {k}; give a "
-            f"smaller k ({label[:-1]}, k={max(3, n_unique)})) or enter it as a linear term"
+            f"{label} has {n_unique} unique values, too few for a basis of dimension {k}; "
+            f"{smaller}enter it as a linear term"
         )
 
 

@@ -32,7 +32,7 @@ from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows, plain
 from psychlm.reading_times._result import Floats
 from psychlm.reading_times.formula import FormulaError, parse
-from psychlm.reading_times.model_matrix import Integers, check_response
+from psychlm.reading_times.model_matrix import COLLINEAR, Integers, check_response
 from psychlm.reading_times.reml import Method, Moments, Solution, solve
 from psychlm.reading_times.shared_design import SharedDesign, extend, share_design
 
@@ -195,8 +195,8 @@ class Scored:
             example = next(without.itertuples(index=False, name=None))
             raise FrameError(
                 f"{int(first.sum())} words have no previous word in the surprisals, first "
-                f"{example} (text_id, word_id); leave out the first words of texts "
-                "(corpora.exclude does; with within= those of sentences), or set lags=0"
+                f"{example} (text_id, word_id); leave out the first words of texts, and "
+                "with within= of sentences (corpora.reading_times.exclude does so), or set lags=0"
             )
         return positions
 
@@ -278,12 +278,13 @@ class Sweep:
         device, m, q = design.sums.device, len(self.measures), len(self.positions)
         everything = torch.ones_like(design.base.n)[None]
         moments = pool(design.base, everything)
+        check_determined(moments, design.penalties, [f"the {len(design.words)} words"])
         baseline = solve(moments, design.penalties, design.start, method=self.method)
         fold = torch.from_numpy(deal_folds(n_units, k, rng)).to(device) if k else None
         base_heldout = torch.empty(0)
         if fold is not None:
             base_heldout, _ = heldout_logliks(
-                design.base, fold, design.penalties, baseline, self.method
+                design, design.base, fold, design.penalties, baseline, self.method
             )
         # Surprisals have no penalty; the grouped random effects come last.
         p = len(design.names)
@@ -352,12 +353,15 @@ def add_models(
     device, m = sweep.design.sums.device, len(sweep.measures)
     columns = np.stack([values[:, positions] for positions in sweep.positions], axis=1)
     units, scale = extend(sweep.design, torch.from_numpy(columns).to(device), names)
-    everything = torch.ones_like(sweep.design.base.n)[None]
-    full = solve(pool(units, everything), penalties, sweep.design.start, method=sweep.method)
+    everything = pool(units, torch.ones_like(sweep.design.base.n)[None])
+    check_determined(everything, penalties, [f"the {len(sweep.design.words)} words"])
+    full = solve(everything, penalties, sweep.design.start, method=sweep.method)
     gain = full.loglik - baseline.loglik.repeat(len(names))
     converged, gains = full.converged, None
     if fold is not None:
-        heldout, all_converged = heldout_logliks(units, fold, penalties, full, sweep.method)
+        heldout, all_converged = heldout_logliks(
+            sweep.design, units, fold, penalties, full, sweep.method
+        )
         gains = (heldout - base_heldout.repeat(1, len(names))).cpu().numpy()
         converged = converged & all_converged
     frame = pd.DataFrame(
@@ -413,8 +417,37 @@ def deal_folds(n_units: int, k: int, rng: np.random.Generator) -> Integers:
     return rng.permutation(np.arange(n_units) % min(k, n_units))
 
 
+def check_determined(moments: Moments, penalties: Tensor, rows: Sequence[str]) -> None:
+    """Refuse regressions of which ``rows`` do not determine the coefficients without a penalty.
+
+    ``rows`` describe those of equal parts of the B regressions, in order. A pivot of the Cholesky
+    factor of X'X, scaled to a diagonal of 1, is the share of a column's variance that the columns
+    before it leave.
+    """
+    free = torch.nonzero(penalties[:, : moments.xy.shape[1]].sum(dim=0) == 0).squeeze(1)
+    xx = moments.xx[:, free][:, :, free]
+    scale = xx.diagonal(dim1=1, dim2=2).sqrt()
+    scaled = xx / (scale[:, :, None] * scale[:, None, :])
+    factor, failed = torch.linalg.cholesky_ex(scaled.nan_to_num(0.0))
+    pivots = factor.diagonal(dim1=1, dim2=2).square()
+    few = (failed > 0) | (pivots < COLLINEAR).any(dim=1) | (moments.n <= len(free))
+    alike = moments.yy <= COLLINEAR * moments.yy.max()
+    wrong = torch.nonzero(few | alike).squeeze(1).tolist()
+    if wrong:
+        what = f"do not determine {len(free)} coefficients" if few[wrong[0]] else "do not differ"
+        raise FrameError(
+            f"too few different words: the times of {rows[wrong[0] * len(rows) // len(few)]} "
+            f"{what}; read more texts, leave out predictors, or set folds=None"
+        )
+
+
 def heldout_logliks(
-    units: Moments, fold: Tensor, penalties: Tensor, full: Solution, method: Method
+    design: SharedDesign,
+    units: Moments,
+    fold: Tensor,
+    penalties: Tensor,
+    full: Solution,
+    method: Method,
 ) -> tuple[Tensor, Tensor]:
     """Fit without each fold, all folds at once, and return the log-likelihood of its units.
 
@@ -426,6 +459,16 @@ def heldout_logliks(
     n_folds = int(fold.max()) + 1
     held_out = torch.arange(n_folds, device=fold.device)[:, None] == fold
     training = pool(units, (~held_out).to(units.n))
+    n_words = torch.from_numpy(np.diff(design.bounds)).to(fold.device)
+    check_determined(
+        training,
+        penalties,
+        [
+            f"the {int(n_words[fold != k].sum())} words in the {int((fold != k).sum())} texts "
+            f"outside of fold {k + 1} of {n_folds}"
+            for k in range(n_folds)
+        ],
+    )
     trained = solve(training, penalties, full.log_lambda.repeat(n_folds, 1), method=method)
 
     # The coefficients that each unit is predicted with: those of the fit without its fold.
