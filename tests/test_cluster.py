@@ -100,7 +100,7 @@ def test_surprisals_are_the_same_though_a_worker_is_killed(client, tmp_path, mon
 @pytest.fixture
 def items() -> pd.DataFrame:
     items = pd.DataFrame({"item_id": [f"q{i}" for i in range(5)], "prompt": [*TEXTS, "So"]})
-    items["choices"] = [[" We sat.", f" It is {i}."] + [" Yes."] * (i % 2) for i in range(5)]
+    items["choices"] = [["We sat.", f"It is {i}."] + ["Yes."] * (i % 2) for i in range(5)]
     return items.assign(answer=0)
 
 

@@ -16,6 +16,7 @@ LIVE = {"mgcv"}  # programs that run here
 ROWS = [(name, *row) for name, section in sections().items() for row in section["rows"]]
 
 
+@pytest.mark.filterwarnings("ignore:singular")
 @pytest.mark.needs_r
 @pytest.mark.parametrize(
     ("program", "what", "theirs", "ours"), ROWS, ids=[f"{row[0]}: {row[1]}" for row in ROWS]

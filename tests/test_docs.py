@@ -40,6 +40,8 @@ def copy_files(page, folder):
             copied.write_bytes(file.read_bytes())
 
 
+@pytest.mark.filterwarnings("ignore:singular")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.needs_share
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
@@ -113,6 +115,7 @@ def test_the_first_commands_of_a_guide_take_its_raw_files(page, command, tmp_pat
         assert {path.rsplit(".")[-1] for path in written} == {"html", "json", "xlsx"}
 
 
+@pytest.mark.filterwarnings("ignore::psychlm.irt.IRTWarning")
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_examples_in_docstrings_give_what_they_say(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where they write files

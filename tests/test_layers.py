@@ -67,6 +67,11 @@ def test_nothing_of_the_package_uses_the_papers_own_code() -> None:
         ("import psychlm.data", "torch transformers pandas numpy"),
         ("import psychlm.lm, psychlm.cli", "torch transformers"),
         ("from psychlm.cli import main; main(['--help'], standalone_mode=False)", "pandas numpy"),
+        (
+            "import numpy; from psychlm import irt; right = numpy.random.default_rng(0); "
+            "irt.fit(right.integers(0, 2, (300, 6), 'uint8'), '2PL')",
+            "torch scipy.stats scipy.optimize",
+        ),
         ("from psychlm.cli import main; main(['doctor'], standalone_mode=False)", "nltk.tag rpy2"),
     ],
 )

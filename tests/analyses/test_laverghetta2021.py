@@ -40,14 +40,16 @@ def test_models_that_prefer_a_label_agree_less_within_labels(rng):
     assert abs(table.loc["all", "rho_within_label"]) < table.loc["all", "rho"]
 
 
+@pytest.mark.filterwarnings("ignore:y. constant")
+@pytest.mark.filterwarnings("ignore:.*lost their end")
 def test_encoders_learn_in_four_regimes_and_answer_the_diagnostic(bert, tmp_path):
     if data.where("laverghetta2021/diagnostic_results") is None:
         absent("laverghetta2021/diagnostic_results")
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("\n".join(stand_in_hub.pairs([f"{k}.jpg#0r1n" for k in range(60)], 1)))
-    given = {"n_train": 30, "n_stop": 9, "seeds": [0, 1], "epochs": 2, "device": "cpu"}
+    given = {"n_train": 30, "n_stop": 9, "seeds": [0], "epochs": 2, "device": "cpu"}
     responses, models = laverghetta2021.train_in_four_regimes([str(bert)], [pairs], **given)
-    assert sorted(models["regime"]) == sorted([*laverghetta2021.REGIMES.values()] * 2)
+    assert sorted(models["regime"]) == sorted(laverghetta2021.REGIMES.values())
     study = corpora.laverghetta2021()
     assert set(study.panel.columns) <= set(responses.columns)  # what people saw is asked
     label = study.items.set_index("item_id")["answer"]
@@ -55,7 +57,7 @@ def test_encoders_learn_in_four_regimes_and_answer_the_diagnostic(bert, tmp_path
     groups = laverghetta2021.agreement_by_group(*asked)
     for name, row in groups.iterrows():
         some = responses.loc[models["regime"] == name, study.panel.columns]
-        assert row["n"] == 2 and row["accuracy"] == pytest.approx(some.to_numpy().mean())
+        assert row["n"] == 1 and row["accuracy"] == pytest.approx(some.to_numpy().mean())
     assert groups["accuracy"].is_monotonic_increasing
 
 

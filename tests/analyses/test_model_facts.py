@@ -119,6 +119,7 @@ def test_a_table_is_read_for_the_parameters_that_it_belongs_to(table: str, param
         data.facts(table, **fewer)
 
 
+@pytest.mark.exhaustive  # all nouns and verbs are read and asked about
 def test_stored_questions_are_those_that_the_parameters_make() -> None:
     parameters = own_parameters("models/probes_wordnet")
     stored = data.facts("models/probes_wordnet", **parameters)

@@ -90,6 +90,7 @@ def test_our_grading_of_lalor2016_is_the_authors_own(group: int, n_persons: int)
     pd.testing.assert_frame_equal(crowd.graded, coded.astype(float), check_names=False)
 
 
+@pytest.mark.filterwarnings("ignore:words are missing")
 @pytest.mark.needs_share
 @pytest.mark.parametrize("reader", ["ucl", "provo"])
 def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(request, reader):

@@ -254,6 +254,7 @@ def test_everyone_who_answered_an_item_counts_and_persons_without_a_group_are_na
         pd.testing.assert_frame_equal(expected, found)
 
 
+@pytest.mark.filterwarnings("ignore::psychlm.irt.IRTWarning")
 @pytest.mark.parametrize("missing", [0.0, 0.4])
 def test_groups_of_different_ability_are_matched_by_the_answers_to_other_items(missing):
     """No item differs: p-values are those of a uniform distribution, within 3 standard errors."""

@@ -139,6 +139,7 @@ def test_known_parameters_are_recovered_and_intervals_of_b_cover(rng):
     assert 0.91 < np.mean(covered) < 0.98
 
 
+@pytest.mark.filterwarnings("ignore::psychlm.irt.IRTWarning")
 def test_predicted_difficulties_are_priors_and_constant_items_are_finite(rng, tmp_path):
     responses, _, b = explained_responses(rng, n_persons=30)
     responses["item-3"] = 1.0
@@ -168,6 +169,7 @@ def test_what_a_prior_or_kinds_of_items_cannot_go_with_is_refused(rng):
             irt.dif_explanatory(responses, group, given)
 
 
+@pytest.mark.filterwarnings("ignore::psychlm.irt.IRTWarning")
 def test_dif_explained_by_kinds_of_items_equals_glmer(glmer, verbal_aggression):
     responses, gender, items = verbal_aggression
     theirs = glmer("VerbAgg DIF")

@@ -5,14 +5,12 @@ starts."""
 
 import json
 import re
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logsumexp
@@ -22,11 +20,9 @@ from statsmodels.tools.numdiff import approx_hess3
 
 from psychlm import corpora, data, irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import em, response_matrix, standard_errors
+from psychlm.irt import response_matrix, standard_errors
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
-    Design,
-    Parameters,
 )
 
 pytestmark = [
@@ -202,23 +198,6 @@ def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(mo
         assert abs((rough.items[name] / exact.items[name]).median() - 1) < 1e-4
 
 
-def test_an_item_off_its_maximum_has_no_standard_errors_and_the_others_take_it_as_given():
-    answered = simulated(150, 400, "2PL", seed=6, rarest=0.1)
-    items = quiet_fit(answered).items[["a", "d"]].assign(c=0.0)
-    off = np.isin(np.arange(len(items)), [3, 17])
-    items.loc[off, ["a", "d", "c"]] = [0.1, -4.0, 0.1]  # right answers all surprise
-    design = Design(False, torch.tensor(off), {})
-    matrix = response_matrix.encode_responses(answered, torch.device("cpu"))
-    problem = em.EM(matrix, design, em.Settings(1e-4, 100))
-    at = Parameters(*(torch.tensor(items[name].to_numpy(float)) for name in "adc"))
-    problem.expect(at)
-    blocks = standard_errors.joint_covariances(problem, at, design.free())
-    free = design.free() & torch.tensor(~off)
-    given = standard_errors.joint_covariances(problem, at, free)
-    assert np.isnan(blocks[off]).all() and np.isfinite(given[~off, :2, :2]).all()
-    np.testing.assert_allclose(blocks[~off, :2, :2], given[~off, :2, :2], rtol=1e-10)
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("alpha", [1.0001, 1.01, 1.5])
 def test_nearly_flat_priors_of_guessing_have_their_maximum_inside(seed, alpha):
@@ -314,14 +293,6 @@ def test_a_separated_item_is_named_and_the_fit_does_not_claim_to_have_converged(
     others = irt.fit(answered.drop(columns="separated"), "2PL")
     assert others.converged
     assert np.median(np.abs(fit.items["a"].drop("separated") - others.items["a"])) < 0.05
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gives_what_the_processor_gives():
-    answered = simulated(300, 50, "2PL", seed=2)
-    names = ["a", "d", "se_a"]
-    one, other = (irt.fit(answered, device=device).items[names] for device in ("cpu", "cuda"))
-    np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_steep_items_of_240_language_models_converge_to_the_exact_likelihood() -> None:
@@ -453,19 +424,6 @@ def test_no_random_start_ends_higher(dataset, read_responses):
         assert quiet_fit(answered, "3PL", start=start).loglik < ours.loglik + 0.01
 
 
-@pytest.mark.parametrize(
-    ("information", "uphill", "made"),
-    [(10.0, 1e-5, True), (1e-10, 1e-13, False), (1e-10, 1e-11, True)],
-    ids=["ordinary", "flat and there", "flat and far from its maximum"],
-)
-def test_an_item_stays_where_only_rounding_would_move_it(information, uphill, made):
-    """Else EM converges by chance: 1,000 x 100,000 responses took 39 or 139 steps."""
-    design = Design(False, np.zeros(1, bool), {})
-    matrix, gradient = information * np.eye(2)[None], np.array([[uphill, 0.0]])
-    step = em._curbed_newton_step(np.ones((1, 2)), gradient, matrix, np.ones((1, 2), bool), design)
-    assert step[0, 0] == pytest.approx(made * uphill / information)
-
-
 def test_slopes_of_items_that_were_keyed_wrongly_are_negative():
     answered = simulated(1500, 30, "3PL", seed=5, c=0.2)
     answered.iloc[:, :5] = 1 - answered.iloc[:, :5]
@@ -536,15 +494,3 @@ def test_a_start_is_any_table_of_items_with_finite_parameters():
     np.testing.assert_allclose(again.items["a"], first.items["a"], atol=1e-4)
     with pytest.raises(FrameError, match="have no finite parameters in start"):
         irt.fit(data, "2PL", start=first.items.assign(a=np.nan))
-
-
-@pytest.mark.parametrize(
-    ("model", "largest", "n"), [("2PL", 5000, 1), ("gpcm", 5000, 1), ("2PL", 10, 0)]
-)
-def test_fits_of_up_to_ten_million_responses_enter_one_thread(model, largest, n, monkeypatch):
-    """Two threads took four times the CPU of one on a machine with other work."""
-    entered = []
-    monkeypatch.setattr(response_matrix, "GPU_CELLS", largest)
-    monkeypatch.setattr(response_matrix, "one_thread", lambda: entered.append(1) or nullcontext())
-    irt.fit(corpora.lsat6(), model, standard_errors=False)
-    assert len(entered) == n

@@ -137,6 +137,7 @@ def test_4pl_with_priors_recovers_known_parameters():
     assert np.sqrt((gap**2).mean()) < 0.02
 
 
+@pytest.mark.filterwarnings("ignore:asymptotes of items")
 def test_a_4pl_without_priors_ends_soon_where_scipy_finds_nothing_higher(read_responses):
     """Its likelihood rises ever more slowly while slopes run away: it took 374 steps."""
     data = read_responses("LSAT7")

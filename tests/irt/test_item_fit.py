@@ -360,16 +360,16 @@ def test_tables_and_responses_that_have_no_statistics_are_refused():
 
 
 def test_the_cut_of_q3_flags_few_clean_tests_and_finds_a_copied_item():
-    """Reference: the truth of simulated responses. Of 40 clean tests about 2 are flagged."""
+    """Reference: the truth of simulated responses. Of 20 clean tests about 1 is flagged."""
     flagged = 0
-    for seed in range(40):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         x = simulate.responses(rng.normal(size=100), simulate.items(10, rng, "1PL"), rng)
         x = x.loc[:, x.nunique() > 1]
         model = irt.fit(x, "Rasch", standard_errors=False)
         values = irt.q3(model, x).to_numpy()[np.triu_indices(x.shape[1], 1)]
         flagged += values.max() - values.mean() > irt.q3_cut(model, x, rng=rng, n_draws=19)
-    assert flagged <= 6  # P(more) = .004 at a level of .05
+    assert flagged <= 4  # P(more) = .003 at a level of .05
     x = simulate.plant_fault(x, x.columns[0], "near_duplicate", rng, like=x.columns[1])
     model = irt.fit(x, "Rasch", standard_errors=False)
     values = irt.q3(model, x).to_numpy()
@@ -377,6 +377,7 @@ def test_the_cut_of_q3_flags_few_clean_tests_and_finds_a_copied_item():
     assert values[0, 1] - above.mean() > irt.q3_cut(model, x, rng=rng, n_draws=19)
 
 
+@pytest.mark.filterwarnings("ignore:items .* have categories between")
 @pytest.mark.parametrize("kind", ["2PL", "graded"])
 def test_the_ability_of_a_sum_score_is_its_mean_over_all_patterns(kind):
     """Reference: every pattern of responses, one by one."""

@@ -1,7 +1,5 @@
 """Every model in every function, against definitions written out, and how to add a model."""
 
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,21 +152,6 @@ def test_arrays_tensors_and_the_engine_of_all_models_agree(model, settings, rng,
             np.testing.assert_allclose(arrays.items[name], other.items[name], atol=1e-4)
         errors = [fit.items[["se_a", "se_d"]].astype(float) for fit in (arrays, other)]
         np.testing.assert_allclose(*errors, rtol=1e-4)
-
-
-def test_a_2pl_of_moderate_size_is_fitted_without_torch():
-    code = """
-import sys
-import numpy as np
-import psychlm
-from psychlm import irt
-ability, difficulty = np.random.default_rng(0).normal(size=1000), np.linspace(-2, 2, 50)
-p = 1 / (1 + np.exp(difficulty - ability[:, None]))
-fit = irt.fit((np.random.default_rng(1).random(p.shape) < p).astype(np.uint8), "2PL")
-assert fit.converged and fit.items["se_b"].notna().all()
-assert not {"torch", "scipy.stats", "scipy.optimize"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @dataclass(frozen=True)

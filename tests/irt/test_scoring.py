@@ -2,19 +2,14 @@
 
 The integrals and maxima of every model are in ``test_models``."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from scipy.special import logsumexp, softmax
 
 from analyses.lalor2020_test_sets import empirical_curve
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves
-from psychlm.irt.likelihood import fine_posterior, quadrature_grid
 
 
 @pytest.mark.parametrize("method", ["EAP", "MAP", "ML", "WLE"])
@@ -71,18 +66,6 @@ def test_modes_are_the_highest_of_several_on_a_fine_grid(model, method):
         theta = irt.score(items, responses, method)["theta"].clip(-12, 12)
         reached = [np.interp(at, grid, values) for at, values in zip(theta, aim, strict=True)]
         assert (aim.max(axis=1) - reached < 0.02).all()
-
-
-@pytest.mark.parametrize("of", [np.asarray, torch.as_tensor])
-@pytest.mark.parametrize("spread", [1.0, 30.0, 1e3, 1e5])
-def test_posteriors_are_scipys_softmax_and_no_denormal_numbers(rng, spread, of):
-    at_nodes, grid = spread * rng.normal(size=(40, 61)), quadrature_grid(device=None)
-    joint = at_nodes + grid.log_weights
-    grid = replace(grid, log_weights=of(grid.log_weights))
-    loglik, weights = map(np.asarray, fine_posterior(of(at_nodes), grid))
-    np.testing.assert_allclose(loglik, logsumexp(joint, axis=1), rtol=1e-12)
-    np.testing.assert_allclose(weights, softmax(joint, axis=1), rtol=1e-9, atol=1e-250)
-    assert weights.min() > 1e-270  # products of smaller ones are slow
 
 
 def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):

@@ -42,16 +42,6 @@ def head(kind, labels=(), **options):
     return tiny_models.bert(network, tokenizer, labels, **options), tokenizer
 
 
-def test_models_that_choose_open_as_what_they_are(tmp_path):
-    tiny_models.save_network(tmp_path / "a", *head("ForSequenceClassification", NLI))
-    classifier = lm.load(tmp_path / "a", "cpu")
-    assert (classifier.kind, classifier.labels) == ("classifier", tuple(NLI))
-    assert classifier.context_tokens == tiny_models.CONTEXT and not classifier.network.training
-    tiny_models.save_network(tmp_path / "b", *head("ForMultipleChoice"))
-    chooser = lm.load(tmp_path / "b", "cpu")
-    assert (chooser.kind, chooser.labels) == ("multiple-choice", ())
-
-
 def test_labels_are_given_where_the_configuration_has_none():
     network, tokenizer = head("ForSequenceClassification", num_labels=3)
     assert lm.wrap(network, tokenizer, labels=NLI).labels == tuple(NLI)

@@ -210,6 +210,7 @@ def test_spaces_come_from_columns_or_are_single(models):
         np.testing.assert_allclose(scored["surprisal_bits"], expected)
 
 
+@pytest.mark.filterwarnings("ignore:word 1 of text .* is long")
 @pytest.mark.parametrize(
     ("text", "parts", "space_after"),
     [

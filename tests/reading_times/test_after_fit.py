@@ -55,6 +55,7 @@ DF = tables("degrees_of_freedom")
 MODELS = list(dict.fromkeys(model for model, _ in DF))
 
 
+@pytest.mark.filterwarnings("ignore:singular")
 @pytest.mark.parametrize("test", ["coefficients", "coefficients, ML"])
 @pytest.mark.parametrize("formula", MODELS)
 def test_satterthwaites_degrees_of_freedom_are_those_of_lmertest(frames, formula, test):

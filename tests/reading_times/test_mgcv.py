@@ -113,13 +113,6 @@ def compare_optimum(frame, formula, method="REML"):
         assert gap(*tables) < PREDICTION * deviation
 
 
-@pytest.mark.parametrize("measure", ["first_fixation_ms", "self_paced_ms"])
-def test_the_papers_model_of_measures_of_the_ucl_corpus_agrees_with_gam(ucl, measure):
-    pairs = ("length_chars, log_frequency", "prev_length_chars, prev_log_frequency")
-    smooths = " + ".join(f"te({pair})" for pair in pairs)
-    compare(ucl, f"{measure} ~ {smooths} + s(position)", "gpt2 + prev_gpt2")
-
-
 BASES = [
     's(length_chars, bs="cr", k=6) + s(log_frequency)',
     's(log_frequency, bs="cr", k=20)',
