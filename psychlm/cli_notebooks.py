@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from psychlm import data
 from psychlm.terminal import UNPRINTABLE, choice_option, from_here, say
 
+REGISTRY = "data/registry.csv"  # a checkout has it
 LONGEST_TITLE = 100  # characters; file systems take names of 255 bytes
 
 
@@ -46,6 +47,13 @@ class OfNotebook(click.Command):
             formatter.write_dl([(assigned, comment) for assigned, _, comment in parts])
 
 
+def folder_of_user() -> Path:
+    """Return the folder where the user is, or the checkout around it."""
+    here = Path.cwd()
+    around = (folder for folder in (here, *here.parents) if (folder / REGISTRY).is_file())
+    return next(around, here)
+
+
 @click.command()
 @click.argument("notebooks", nargs=-1)
 @choice_option("--profile", "smoke quick full paper", "quick", "Sizes: tests, minutes, papers.")
@@ -55,12 +63,14 @@ class OfNotebook(click.Command):
 def run(notebooks: tuple[str, ...], **options: Any) -> None:
     """Run the notebooks (all, or those named by number or name) and write reports/index.html.
 
-    A notebook whose data are missing is left out with the reason, and the run still succeeds. The
+    They are those of the folder notebooks/ where you are, or else of the project. A notebook whose data are missing is left out with the reason, and the run still succeeds. The
     profile `paper` has the papers' models, too.
     """
     from psychlm import site
 
-    outcomes = site.run(notebooks, **options)
+    root = folder_of_user()
+    has_notebooks = any((root / "notebooks").glob("[0-9]*_*.ipynb"))
+    outcomes = site.run(notebooks, root=root if has_notebooks else None, **options)
     sys.exit(1 if any(outcome.status == "failed" for outcome in outcomes) else 0)
 
 
@@ -69,12 +79,18 @@ def run(notebooks: tuple[str, ...], **options: Any) -> None:
 @choice_option("--kind", "blank reading-times", "blank", "The analysis that it begins with.")
 @click.option("--number", type=int, help="Its number; the next free one unless given.")
 def new(title: str, kind: Any, number: int | None) -> None:
-    """Write a numbered notebook called TITLE from a template that runs as it is."""
+    """Write a numbered notebook called TITLE from a template that runs as it is.
+
+    It is written to the folder notebooks/ where you are, or of the checkout that you are in.
+    """
     from psychlm import site
 
     if len(title) > LONGEST_TITLE or UNPRINTABLE.search(title):
         at_most = f"a title has at most {LONGEST_TITLE} printable characters"
         raise click.BadParameter(f"{at_most}; this has {len(title)}")
-    path = site.new(title, root=data.root(), kind=kind, number=number)
+    root = folder_of_user()
+    path = site.new(title, root=root, kind=kind, number=number)
     say(f"wrote {path}, and no other file")
-    say(f"next: psychlm run {path.stem[:2]}, then add a row to the table in README.md")
+    of_project = (root / REGISTRY).is_file()
+    then = ", then add a row to the table in README.md" if of_project else ""
+    say(f"next: psychlm run {path.stem[:2]}{then}")

@@ -200,6 +200,20 @@ def test_the_help_of_a_card_explains_the_parameters_of_its_notebook() -> None:
     assert "wished_se = 0.5 standard error of ability (logits)" in said
 
 
+@pytest.mark.parametrize("place", ["", "notes"])
+def test_a_new_notebook_is_written_where_the_user_is(place, tmp_path, monkeypatch) -> None:
+    (tmp_path / "notes").mkdir()
+    monkeypatch.chdir(tmp_path / place)
+    assert "01_my_study.ipynb, and no other" in run("new", "My study").output
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "registry.csv").touch()  # a checkout around the user
+    run("new", "Mine", "--kind", "reading-times")
+    written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.ipynb")}
+    number = 1 if place else 2
+    mine = f"notebooks/{number:02d}_mine.ipynb"
+    assert written == {str(Path(place, "notebooks/01_my_study.ipynb")), mine}
+
+
 def test_a_row_of_a_table_is_a_line_where_the_output_is_no_terminal() -> None:
     lines = run("data", "list").output.splitlines()
     assert len(lines) == 1 + len(data.registry())

@@ -240,6 +240,7 @@ def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = No
     for cell in notebook.cells:
         for word, value in {"NUMBER": path.stem[:2], "TITLE": title, "NAME": path.stem}.items():
             cell.source = cell.source.replace(word, value)
+    path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as part:
         nbformat.write(notebook, part)
     return path
