@@ -63,8 +63,9 @@ def folder_of_user() -> Path:
 def run(notebooks: tuple[str, ...], **options: Any) -> None:
     """Run the notebooks (all, or those named by number or name) and write reports/index.html.
 
-    They are those of the folder notebooks/ where you are, or else of the project. A notebook whose data are missing is left out with the reason, and the run still succeeds. The
-    profile `paper` has the papers' models, too.
+    They are those of the folder notebooks/ where you are, or else of the project. A notebook whose
+    data are missing is left out with the reason, and the run still succeeds. The profile `paper`
+    has the papers' models, too.
     """
     from psychlm import site
 

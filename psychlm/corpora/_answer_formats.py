@@ -265,8 +265,9 @@ FORMATS = [
     ),
     Format(
         "wide table",
-        "a row a person, a column an item (R's write.csv, Excel, SPSS, Stata, scanners ...); a row "
-        "named KEY holds the right answers",
+        "a row a person, a column an item (R's write.csv, Excel, SPSS, Stata, scanners ...), or a "
+        "digit for each item without a header (Winsteps, ConQuest); a row named KEY holds the "
+        "right answers",
         is_it=lambda cells: True,
     ),
 ]

@@ -207,12 +207,18 @@ def needs_key(words: Mapping[str, pd.Series], header: Sequence[str]) -> str:
     in_columns = Counter(text for column in texts for text in column.unique())
     most = max(in_columns.values())
     found = [text for text, n in in_columns.most_common() if n > most / 2][:8]
-    assigned = ",".join(f"{label}={number}" for number, label in enumerate(found, 1))
+    # the numbers of "A1", "2 (rather)"; other labels have none that a program could know
+    numbers = [re.findall(r"\d+", label) for label in found]
+    is_numbered = all(len(one) == 1 for one in numbers)
+    assigned = ",".join(
+        f"{label}={number[0] if is_numbered else '?'}"
+        for number, label in sorted(zip(numbers, found, strict=True))
+    )
     return (
         f"columns {format_names(words)} hold text such as {found[0]!r}: raw answers need a key, "
         f"the right answer of each item (key=); words that stand for numbers need labels=, as "
-        f"labels='{assigned}' in their order; if these are no answers, items= names those "
-        f"that are; the header is {format_names(header, 12)}"
+        f"labels='{assigned}'{'' if is_numbered else ' with a number for each ?'}; if these are "
+        f"no answers, items= names those that are; the header is {format_names(header, 12)}"
     )
 
 
@@ -233,8 +239,9 @@ def graded_by(raw: pd.DataFrame, key: pd.Series, notes: list[str]) -> pd.DataFra
         answers = raw[name]
         right = {key[name]}
         chosen = answers.map(parts_of, na_action="ignore")
-        if "|" not in key[name] and chosen.eq(parts_of(key[name])).any():
-            is_right = chosen.eq(parts_of(key[name]))
+        all_chosen = chosen.map(parts_of(key[name]).__eq__, na_action="ignore").eq(True)
+        if "|" not in key[name] and all_chosen.any():
+            is_right = all_chosen
         else:
             if len(parts_of(key[name])) > 1:
                 right = {*parts_of(key[name])}

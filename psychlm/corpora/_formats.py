@@ -27,7 +27,7 @@ USUAL = {
     "teilnehmerin teilnehmerid reader readerid sujet sujeto participante proefpersoon ppn user "
     "worker workerid prolificid prolificpid responseid recordid userid uuid runid studyid "
     "recordingsessionlabel id",
-    "item": "item question itemid questionid sampleid docid instanceid",
+    "item": "item variable question itemid questionid sampleid docid instanceid",
     "answer": "correct score rating iscorrect acc accuracy grade value resp "
     "evaluationiscorrect evaluationscore response answer",
     "repeat": "repeat epoch attempt trial wave rater seed run replicate",
@@ -37,7 +37,7 @@ USUAL = {
     "durchgang trialid",
     "word_number": "wordid wordnr wordnumber wordno wordnum wordindex wordposition wordpos "
     "posición wordorder wortnr wortnummer wortposition wortindex wortid nummot nmot position "
-    "posicion pos iaid ianum nr number numero region regionnr regionid",
+    "posicion pos zone iaid ianum nr number numero region regionnr regionid",
     "word": "word wort mot palabra parola woord token words tokens wordtext wordform "
     "wortform ialabel chunk segment fragment",
     "condition": "condition cond bedingung kondition condicion version itemcondition",
@@ -117,9 +117,10 @@ def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:
     """
     stems: dict[str, dict[int, str]] = {}
     for column in columns:
-        match = re.fullmatch(r"(.*?[^\W\d_])[\W_]*(\d+)", str(column))
-        if match:
-            stems.setdefault(match[1], {})[int(match[2])] = str(column)
+        match = re.fullmatch(r"(.*?[^\W\d_])[\W_]*(\d+)(\.[A-Za-z]\w*)?", str(column))
+        if match:  # E-Prime writes ``Word1.RT``
+            stem = match[1] + (match[3] or "")
+            stems.setdefault(stem, {})[int(match[2])] = str(column)
     return stems
 
 

@@ -9,6 +9,7 @@ import ast
 import json
 import re
 from collections.abc import Iterable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from psychlm.frames import FrameError
 
 # our names of times, and the usual names of their columns, without blanks, marks and case
 TIMES = {
-    "self_paced_ms": "rt rts readingtime readtime rtword wordrt reactiontime responsetime latency "
-    "lesezeit zeit reaktionszeit latenz tempsdelecture tempslecture temps tiempo ms time duration "
-    "selfpaced sprrt spr leestijd tr tiempodelectura",
+    "self_paced_ms": "rt rts readingtime readtime rtword wordrt reactiontime responsetime "
+    "latency lesezeit lz zeit reaktionszeit latenz tempsdelecture tempslecture temps "
+    "tiempo ms time duration selfpaced sprrt spr leestijd tr tiempodelectura",
     "first_fixation_ms": "ffd firstfixation firstfixationduration",
     "gaze_ms": "gaze gd gazeduration fprt firstpass firstpassduration firstrundwelltime",
     "go_past_ms": "gopast gopasttime rpd rpdinc regressionpath regressionpathduration",
@@ -57,6 +58,31 @@ def _first_pass_only(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             return rows, [f"{note}are missing ({by} is not {value})"]
     note = "first-pass times may be of words that were first read after a later one; the report "
     return rows, [f"{note}tells with a column IA_FIRST_FIX_PROGRESSIVE"]
+
+
+def _stimuli(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return trials whose stimulus is a word, and no cross, with the word without tags of HTML."""
+    if find(rows, USUAL["word"].split()):
+        return rows, []
+    stimulus = rows[find(rows, ["stimulus"])].str.replace("<[^>]*>", "", regex=True)
+    text = stimulus.map(unescape, "ignore").str.strip()
+    return rows.assign(word=text.where(text.str.fullmatch(r"(?![+*]+$)\S+").eq(True))), []
+
+
+def _readers_in_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return columns of readers (``p1, p2`` ...) as rows, where no column names readers or times.
+
+    Their names are those of persons, or the letters P, S and R, with a number.
+    """
+    persons = {"p", "s", "r", *USUAL["person"].split()}
+    series = {plain(stem): columns for stem, columns in series_of(rows).items()}
+    stem = next((stem for stem, columns in series.items() if len(columns) > 1), "")
+    if stem not in persons or find(rows, [*USUAL["person"].split(), *TIME_OF]):
+        return rows, []
+    readers = list(series[stem].values())
+    others = [name for name in rows if name not in readers]
+    long = rows.melt(others, readers, var_name="reader", value_name="reading time")
+    return long, [f"columns {', '.join(readers)} are readers, and their numbers reading times"]
 
 
 _JSPSYCH = ("subject_id", "subject", "participant_id", "participant", "PROLIFIC_PID")
@@ -106,6 +132,15 @@ FORMATS = [
         times={"rt_word": "self_paced_ms"},
     ),
     Format(
+        "jsPsych, a trial for each word",
+        "columns `trial_type`, `stimulus`, `rt`, in CSV or JSON",
+        ("trial_type", "stimulus", "rt"),
+        {"person": _JSPSYCH, "word": ("word",)},
+        times={"rt": "self_paced_ms"},
+        never="Keeps tags of HTML. A stimulus of several words is no word.",
+        prepare=_stimuli,
+    ),
+    Format(
         "Gorilla",
         "columns `Participant Private ID`, `Reaction Time`",
         ("Participant Private ID", "Reaction Time"),
@@ -136,6 +171,13 @@ FORMATS = [
         times={"*.rt": "self_paced_ms"},
         never="Writes ms: its times are seconds.",
         unit_ms=1000.0,
+    ),
+    Format(
+        "E-Prime",
+        "columns `ExperimentName` and `*.RT` (E-DataAid: export as text; or merged)",
+        ("ExperimentName", "*.RT"),
+        {"person": ("Subject",), "correct": ("*question*.ACC", "*.ACC")},
+        times={"*word*.RT": "self_paced_ms", "*.RT": "self_paced_ms"},
     ),
     Format(
         "OpenSesame",
@@ -171,7 +213,12 @@ FORMATS = [
             "word": ("word",),
         },
     ),
-    Format("a laboratory's table", "none of these; long, or wide (`Word1`, `RT1`, ...)"),
+    Format(
+        "a laboratory's table",
+        "none of these; a row for each reader and word, or for each text (`Word1`, `RT1`, ...), or "
+        "for each word, with readers in columns (`P1`, `VP2` ...)",
+        prepare=_readers_in_rows,
+    ),
 ]
 
 

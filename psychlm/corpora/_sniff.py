@@ -40,6 +40,9 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 SEPARATORS = ",;\t|"
+QUOTED = r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*"(?=[,;\t|]|$)'
+# a row of Winsteps, ConQuest, TAM ...: who, and a digit for each item, without a header
+FIXED = r"(\S+(?:[ \t]+\S+)*?)[ \t]+([0-9.*]{3,})"
 WIDE = 2000  # columns beyond which numbers are kept as one array
 BLANK = ["", " ", "  ", "   "]
 TEXTS = (".csv", ".tsv", ".txt", ".dat", ".tab", "")
@@ -219,16 +222,20 @@ def read_table(
         return Table(rows_of_json(text, path).drop(columns=FILE), notes)
     text = re.sub("\r\n?", "\n", text)
     text = re.sub(r"\Asep=.\n", "", text)  # Excel's first line
-    start = [line for line in text[:100_000].split("\n")[:20] if line.strip()]
+    # quoted cells of several lines, as names of questions are, become one line of the same length
+    flat = re.sub(QUOTED, lambda cell: cell[0].replace("\n", " "), text[:100_000], flags=re.M)
+    start = [line for line in flat.split("\n")[:20] if line.strip()]
     if not start:
         raise FrameError(f"{path} is empty")
+    if (cells := _fixed_cells(text)) is not None:
+        return Table(cells, [*notes, "a digit is the answer to an item; there is no header"])
     separator = separator_of(start)
     # titles above the header are lines of fewer than half of the cells
     n_marks = [re.sub('"[^"]*"', "", line).count(separator) for line in start]
     n_titles = next(n for n, count in enumerate(n_marks) if count >= max(n_marks) / 2)
     if n_titles:
         notes.append(f"{n_titles} rows above the header")
-        text = text[text.index(start[n_titles]) :]
+        text = text[flat.index(start[n_titles]) :]
     blank = [""] if spaces else BLANK
     plain = None if '"' in text else _plain_cells(text.strip("\n"), separator, blank)
     if plain is None:
@@ -281,6 +288,23 @@ def _excel_cells(path: Path) -> Table:
     texts = cells.iloc[first:].map(lambda one: label_of(one).strip(), na_action="ignore")
     header = [normalize("NFC", name) for name in texts.iloc[0].fillna("")]
     return Table(texts.iloc[1:].reset_index(drop=True).set_axis(header, axis=1), notes)
+
+
+def _fixed_cells(text: str) -> pd.DataFrame | None:
+    """Return the cells of lines that end in as many digits as there are items; else None.
+
+    >>> _fixed_cells("01 f 0110\\n02 m 1.01").to_numpy().tolist()
+    [['01', 'f', '0', '1', '1', '0'], ['02', 'm', '1', '.', '0', '1']]
+    """
+    found = [re.fullmatch(FIXED, line.strip()) for line in text.split("\n") if line.strip()]
+    lines = [(match[1].split(), [*match[2]]) for match in found if match]
+    widths = {(len(about), len(digits)) for about, digits in lines}
+    if len(lines) < max(len(found), 2) or len(widths) > 1:
+        return None
+    about, digits = lines[0]
+    names = ["person", *(f"column {place}" for place in range(2, len(about) + 1))]
+    items = [f"item {place}" for place in range(1, len(digits) + 1)]
+    return pd.DataFrame([a + d for a, d in lines], columns=[*names, *items], dtype=str)
 
 
 def _plain_cells(

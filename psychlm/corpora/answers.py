@@ -369,6 +369,8 @@ def _only_persons(shape: Shape, key: pd.Series | None) -> pd.Series | None:
         shape.table = shape.table[~is_sum]
         names = names[~is_sum]
     is_key = names.str.fullmatch(A_KEY)
+    if is_key.all() and shape.person:
+        raise FrameError("this is a key without persons; give it as key= of a file of answers")
     if is_key.sum() != 1:
         return key
     row = shape.table[is_key].iloc[0].drop(shape.groups)
@@ -530,7 +532,13 @@ def _described(
     parts = [f"{responses.index.nunique():,} persons{named}"]
     parts += [f"{responses.shape[1]:,} items ({values})"]
     graded = [name for name, why in left_out.items() if why.endswith(NOT_BINARY)]
-    few = [n for n in groups if groups[n].nunique() <= CATEGORIES and n not in graded]
+    is_date = {n: groups[n].dropna().astype(str).str.fullmatch(DATE).all() for n in groups}
+    few = [
+        n
+        for n in groups
+        if n in told["group"]
+        or (1 < groups[n].nunique() <= CATEGORIES and not (n in graded or is_date[n]))
+    ]
     parts += [f"groups: {', '.join(few)}"] if few else []
     for name in told["group"]:
         n_without = int(groups[name].isna().sum())
@@ -538,6 +546,7 @@ def _described(
     many = {name: why for name, why in left_out.items() if name not in few}
     many |= {n: f"{groups[n].nunique()} values" for n in groups if n not in (*few, *many)}
     away = [f"{name} ({why})" for name, why in list(many.items())[:12]]
+    away = [one.replace("(1 values", "(1 value") for one in away]
     away += [f"and {len(many) - 12} more columns"] if len(many) > 12 else []
     away += [f"{len(shape.no_items)} columns of the session"] if shape.no_items else []
     away += [f"dropped: {', '.join(told['drop'])}"] if told["drop"] else []

@@ -64,9 +64,14 @@ def test_of_several_right_answers_each_is_right(tmp_path):
     assert corpora.read_responses(tmp_path / "a.csv", key=key)["Q1"].tolist() == [1, 0]
 
 
+def test_a_file_that_is_a_key_is_named_as_one():
+    with pytest.raises(FrameError, match="this is a key without persons; give it as key="):
+        corpora.read_answers(shared("cases/tests/double_key2.csv"))
+
+
 def test_labels_of_ratings_become_the_numbers_that_are_told_and_reversed_items_are_turned():
     file = shared("cases/tests/likert_words.csv")
-    with pytest.raises(FrameError, match=r"hold text such as 'Neutral'.*labels="):
+    with pytest.raises(FrameError, match=r"hold text such as .*labels='Agree=\?,Disagree=\?,"):
         corpora.read_answers(file)
     words = ["Strongly disagree", "Disagree", "Neutral", "Agree", "Strongly agree"]
     labels = {word: number for number, word in enumerate(words, 1)}
@@ -134,7 +139,7 @@ VARIATIONS = {
         "3,,de,2020-01-02,A1,,M\n",
         {"labels": {f"A{n}": n for n in range(1, 6)}, "level": "ratings"},
         [[4, 1], [3, 2], [1, np.nan]],
-        "groups: submitdate, startlanguage, datestamp, sex",
+        "groups: sex; left out: submitdate (2 values), startlanguage (1 value)",
     ),
     "letters of two characters": (
         "id,e\u0301tat,q2\n1,e\u0301te\u0301,A\n2,\u00e9t\u00e9,B\n3,hiver,A\n",
@@ -240,6 +245,7 @@ WRITERS = {
     "Moodle in French": lambda t: moodle(t, FRENCH),
     "ZipGrade": lambda t: parallel(t, PARALLEL).to_csv(index_label="ZipGrade ID"),
     "Canvas": canvas,
+    "Canvas, questions of two lines": lambda t: canvas(t).replace("Why, ", "Why,\nor how, "),
     "Google Forms": google_quiz,
     "Gradescope": gradescope,
     "long": lambda t: long_of(t).to_csv(index=False),
@@ -248,6 +254,9 @@ WRITERS = {
     "py-irt": lambda t: "\n".join(
         json.dumps({"subject_id": p, "responses": row.dropna().to_dict()})
         for p, row in t.iterrows()),
+    "digits without a header": lambda t: "\n".join(
+        [f"{p} f " + "".join("." if np.isnan(x) else f"{x:g}" for x in t.loc[p]) for p in t.index]),
+    "pandas' melt": lambda t: long_of(t, ("id", "variable", "value")).to_csv(index=False),
     "persons in columns": lambda t: t.T.to_csv(index_label="item"),
 }  # fmt: skip
 
@@ -449,7 +458,7 @@ SHELL = [
     # what is done to 0/1 answers, what the message advises, the options that it advises
     (lambda t: t.rename({"p1": "p0"}), "--repeat rows", ["--repeat", "rows"]),
     (lambda t: t.rename({"p1": "p0"}), "--person rows", ["--person", "rows"]),
-    (lambda t: t.replace({0: "No", 1: "Yes"}), "--labels 'Yes=1,No=2'", ["--labels", "Yes=1,No=0"]),
+    (lambda t: t.replace({0: "No", 1: "Yes"}), "--labels 'No=?,Yes=?'", ["--labels", "Yes=1,No=0"]),
     (lambda t: t * 2 + t.index.str[1:].astype(int).to_numpy()[:, None] % 2, "(--model graded)",
      ["--model", "graded"]),
     (lambda t: t.assign(freq=2), "--drop freq", ["--drop", "freq"]),

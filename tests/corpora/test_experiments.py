@@ -1,6 +1,7 @@
 """Files of reading studies in the shape that programs and laboratories write them, each with its
 words and times as they were written here."""
 
+import csv
 import json
 import warnings
 
@@ -144,7 +145,40 @@ def wide(table, file, sentence=False):
     (table if sentence else table.drop(columns="Sentence")).to_csv(file, index=False, na_rep="NA")
 
 
+def eprime(table, file):
+    rows = [
+        {"ExperimentName": "SPR", "Subject": person, "ItemNo": item, "Sentence": " ".join(words)}
+        | {f"Word{n}.RT": ms for n, ms in enumerate(times, 1)}
+        | {"Question.ACC": 1, "Question.RT": 900}
+        for person, item, words, times in trials(table)
+    ]
+    text = pd.DataFrame(rows).to_csv(index=False, sep="\t", quoting=csv.QUOTE_NONE)
+    file.write_text("C:\\Data\\merged.emrg2\n" + text, encoding="utf-16")
+
+
+def eprime_words(table, file):
+    names = {"person": "Subject", "item": "Item", "word": "Word", "ms": "WordDisplay.RT"}
+    table.rename(columns=names).assign(ExperimentName="SPR").to_csv(file, index=False)
+
+
+def jspsych_words(table, file):
+    table = table.assign(word="<p class='x'>" + table["word"] + "</p>")
+    rows = table.set_axis(["subject", "item", "trial_index", "stimulus", "rt"], axis=1)
+    about = {"stimulus": ["<p>Read these.</p>", "<b>+</b>"], "rt": 5000, "subject": "p1"}
+    rows = pd.concat([pd.DataFrame(about), rows]).assign(trial_type="html-keyboard-response")
+    rows.to_csv(file, index=False)
+
+
+def readers_in_columns(table, file):
+    wide = table.pivot(index=["item", "number", "word"], columns="person", values="ms")
+    wide.reset_index().rename(columns={"number": "WordNr"}).to_csv(file, index=False)
+
+
 FILES = {
+    "E-Prime": ("r.txt", eprime, {}),
+    "E-Prime by word": ("r.csv", eprime_words, {}),
+    "jsPsych by word": ("r.csv", jspsych_words, {}),
+    "readers in columns": ("r.csv", readers_in_columns, {}),
     "PCIbex": ("r", ibex, {}),
     "Ibex before 2020": ("r.csv", ibex, {"old": True}),
     "Gorilla": ("r.csv", gorilla, {}),
