@@ -365,6 +365,7 @@ class Runner:
             "error": {"cell": cell, "message": error} if error else None,
             "profile": self.profile,
             "seconds": round(seconds, 2),
+            "slowest_cells": slowest_cells(executed.cells),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "fingerprint": self.fingerprint(notebook),
             "executed": True,
@@ -391,6 +392,18 @@ class Runner:
                 part.write_bytes(raw)
         page_file, failed = self.reports / f"{name}.html", (error, cell) if error else ()
         return Outcome(name, status.replace("complete", "done"), seconds, page_file, *failed)
+
+
+def slowest_cells(cells: Sequence[nbformat.NotebookNode]) -> list[tuple[float, str]]:
+    """Return seconds and first line of the three cells that took longest, the longest first."""
+    timed = []
+    for cell in cells:
+        at = cell.metadata.get("execution", {})
+        if "iopub.execute_input" in at and "shell.execute_reply" in at:
+            began = datetime.fromisoformat(at["iopub.execute_input"])
+            ended = datetime.fromisoformat(at["shell.execute_reply"])
+            timed.append(((ended - began).total_seconds(), cell.source.partition("\n")[0]))
+    return sorted(timed, reverse=True)[:3]
 
 
 def kernel_environment(staging: Path, reports: Path, profile: str, jobs: int) -> dict[str, str]:

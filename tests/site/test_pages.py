@@ -78,7 +78,7 @@ def report_of(name: str, status: str, **more: Any) -> dict[str, Any]:
     simulated = number | {"key": "paper.table1.WK.r", "data": "simulated"}
     made = {"notebook": name, "title": "Items", "status": status, "profile": "quick"}
     made |= {"seconds": 83.2, "finished": "2025-01-01T00:00:00", "verdict": verdict}
-    made |= {"numbers": [simulated, number, other]}
+    made |= {"numbers": [simulated, number, other], "slowest_cells": [(9.5, "x" * 90 + EVIL)]}
     return made | {"provenance": {"data": {"x": None, EVIL: "1f" * 32}}} | more
 
 

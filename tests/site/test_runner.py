@@ -71,7 +71,10 @@ def test_a_notebook_that_passes_leaves_its_report_with_the_parameters_given(ran)
     modules = content["provenance"]["modules"]
     assert {"report.py", "data.py"} <= modules.keys() and "cli.py" not in modules
     assert modules == report.checksums(modules)
-    assert "Does it run?" in (root / "reports" / "10_passes.html").read_text()
+    page = (root / "reports" / "10_passes.html").read_text()
+    assert "Does it run?" in page and "longest cells: " in page
+    took, lines = zip(*content["slowest_cells"], strict=True)
+    assert sorted(took, reverse=True) == [*took] and "from psychlm import report" in lines
 
 
 def test_verdicts_under_other_seeds_belong_to_runs_with_the_profiles_parameters(ran) -> None:
