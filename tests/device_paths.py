@@ -95,6 +95,15 @@ def responses() -> Iterator[tuple[str, Callable]]:
     of_slopes = {"slope": irt.LogNormal(0, 0.5)}
     yield "irt wide", partial(irt.fit, answers(40, 620), "2PL", priors=of_slopes)
     yield "irt variational", partial(infer, plain, max_iterations=6)
+    yield "irt groups", partial(irt.fit, plain, "2PL", group=np.arange(200) % 2)
+    priors = {"guessing": irt.Beta(5, 17), "upper": irt.Beta(17, 5)}
+    yield "irt 4PL", partial(irt.fit, plain[:, :6], "4PL", priors=priors, max_iterations=4)
+    ratings = pd.DataFrame(plain[:, :6] + plain[:, 6:12]).rename(columns=str)
+    yield "irt graded", partial(irt.fit, ratings, "graded")
+    mixed = {"0": "gpcm", "1": "gpcm"}
+    yield "irt mixed formats", partial(irt.fit, ratings, mixed, standard_errors="sandwich")
+    of_ratings = irt.fit(ratings, "graded", standard_errors=False)
+    yield "irt score wle, graded", partial(of_ratings.score, ratings, "wle")
 
 
 def reading_times() -> Iterator[tuple[str, Callable]]:
@@ -195,12 +204,3 @@ def paths() -> Iterator[tuple[str, Callable]]:
     yield from responses()
     yield from reading_times()
     yield from networks()
-
-
-def on_the_cpu() -> Iterator[tuple[str, Callable]]:
-    """Yield models that are fitted on the CPU whatever the device."""
-    plain = answers(200, 12)
-    yield "irt 4PL", partial(irt.fit, plain, "4PL", max_iterations=8)
-    ratings = pd.DataFrame(plain[:, :6] + plain[:, 6:12]).rename(columns=str)
-    yield "irt graded", partial(irt.fit, ratings, "graded")
-    yield "irt groups", partial(irt.fit, plain, "2PL", group=np.arange(200) % 2)

@@ -107,8 +107,7 @@ def fit(
         "graded" (beside Rasch or PCM: these).
     device : str or torch.device
         See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
-        Models of several categories or groups, with upper asymptotes, ``equal`` parameters or
-        ``difficulty_prior`` are fitted on the CPU.
+        With ``difficulty_prior`` the fit is on the CPU.
     guessing : float, "common", or Series by item, optional
         Fixed guessing parameters; "common" estimates one for all items of a 3PL.
     upper : float or Series by item, optional
@@ -207,9 +206,9 @@ def fit(
     if by_products and not isinstance(start, IRTFit):
         solution = solve_by_products(spec, start, given_errors, settings, device)
     else:
-        torch_device(device)  # an unknown one is an error, and these compute on the CPU
-        record_use("irt.fit", "cpu")
         if difficulty_prior is not None:
+            torch_device(device)  # an unknown one is an error, and this computes on the CPU
+            record_use("irt.fit", "cpu")
             from psychlm.irt.explanatory import solve_explanatory
 
             with few_threads(spec.answers.values.size):
@@ -218,7 +217,7 @@ def fit(
             from psychlm.irt.categories import solve_general
 
             with few_threads(spec.answers.values.size):
-                solution = solve_general(spec, start, given_errors, settings, sandwich)
+                solution = solve_general(spec, start, given_errors, settings, sandwich, device)
     result = result_of(spec, solution)
     if isinstance(responses, Repeated) and responses.n.to_numpy().max() > 1:
         correlation, se = correlation_of_repeats(result, responses, group)

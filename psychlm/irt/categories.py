@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from psychlm.device import Device
 from psychlm.frames import FrameError
-from psychlm.irt.arrays import positive_inverse
+from psychlm.irt.arrays import host, on_device, positive_inverse
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import (
     GRID_ERROR,
@@ -33,7 +34,7 @@ from psychlm.irt.likelihood import (
 )
 from psychlm.irt.priors import Beta
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
-from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING, counts_by_category
+from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING, pick_device
 from psychlm.irt.specification import Solution, Specification, earlier_rows, problems
 from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
@@ -50,7 +51,8 @@ LEAST_GAIN = 1e-5
 OVERSTATED = 0.9  # share of the information's curvature along the last step that was met there
 ROUNDING = 1e-5
 STEP_POLYNOMIALS = 6
-BOUNDS = torch.tensor([LARGEST_SLOPE, torch.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT]).double()
+# of either sign, by KINDS
+BOUNDS = np.array([LARGEST_SLOPE, math.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT])
 LARGEST_LOG_SD = math.log(100)  # a group's ability has an sd of 0.01 to 100
 
 
@@ -60,13 +62,15 @@ def solve_general(
     standard_errors: bool,
     settings: Settings,
     sandwich: bool = False,
+    device: Device = "cpu",
 ) -> Solution:
-    """Climb from one or two starts, on finer grids while the log-likelihood moves."""
+    """Climb from one or more starts, on finer grids while the log-likelihood moves."""
+    where = pick_device(device, "irt.fit", spec.answers.values.size)
     form = spec.model.form
     guessed = np.isnan(spec.fixed[2:]).any() and form.dichotomous and start is None
     ends = []
     for asymptotes in STARTS if guessed else STARTS[:1]:
-        em = CategoryEM(spec, torch.tensor(starting_cells(spec, asymptotes, start)), settings)
+        em = CategoryEM(spec, starting_cells(spec, asymptotes, start), settings, where)
         estimates, value, converged = climb(em, em.nearest())
         while (error := em.grid_error(estimates, value)) > GRID_ERROR:
             if em.grid.step <= SMALLEST_STEP:
@@ -77,7 +81,9 @@ def solve_general(
     value, em, estimates, converged, error = max(ends, key=lambda end: end[0])
     posterior, _ = em.expect(estimates)
     items, mean, sd = em.unpack(estimates)
-    at_bound = (estimates.abs() >= em.limits).numpy()
+    mean = host(mean)
+    sd = host(sd)
+    at_bound = host(estimates.abs() >= em.limits)
 
     # The covariance of the estimates that are not at their bounds, and of every column's cells.
     names = spec.parameters.names
@@ -90,37 +96,37 @@ def solve_general(
             if sandwich:  # Huber (1967), White (1982)
                 scores = scores_by_row()[:, inside]
                 inverse = inverse @ (scores.T @ scores) @ inverse
-            covariance[np.ix_(inside, inside)] = inverse.numpy()
-    n_cells = len(em.basis) - 2 * len(spec.groups)
-    basis = em.basis.numpy()
+            covariance[np.ix_(inside, inside)] = host(inverse)
+    basis = spec.parameters.basis
+    n_cells = len(basis) - 2 * len(spec.groups)
     of_items = basis[:n_cells].reshape(len(spec.fixed), -1, len(estimates)).swapaxes(0, 1)
     blocks = covariance_of(of_items, covariance)
     of_moments = basis[n_cells:, None]
     of_mean, of_log_sd = np.sqrt(covariance_of(of_moments, covariance)[:, 0, 0]).reshape(2, -1)
 
     # What a reader of the estimates must know, item by item, in any group.
-    runaway = (items.steepness >= LARGEST_SLOPE).numpy()
+    runaway = host(items.steepness >= LARGEST_SLOPE)
     settled = converged & ~runaway
     is_asymptote = np.array([*(kind > 1 for kind in spec.row_kinds), False, False])
-    stuck = (of_items[:, :, at_bound & is_asymptote[em.kind]] != 0).any((1, 2))
+    stuck = (of_items[:, :, at_bound & is_asymptote[spec.parameters.kinds]] != 0).any((1, 2))
     item = np.array(spec.columns)[:, 0]
     marks = {"runaway": runaway, "unsettled": ~settled & ~runaway, "at_bound": stuck}
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
+    is_free = basis[n_cells + len(sd) :].any(axis=1)
+    at_limit = is_free & (np.abs(np.log(sd)) > LARGEST_LOG_SD - 1e-6)
     messages = [
-        f"the abilities of group {group!r} have a standard deviation of {at:g}, its bound: their "
-        "answers do not tell how far persons lie apart; take groups together, or free fewer items"
-        for group, at, free in zip(
-            spec.groups, sd.tolist(), of_moments[len(sd) :].any((1, 2)), strict=True
-        )
-        if free and abs(math.log(at)) > LARGEST_LOG_SD - 1e-6
+        f"the abilities of group {spec.groups[g]!r} have a standard deviation of {sd[g]:g}, its "
+        "bound: their answers do not tell how far persons lie apart; take groups together, or free "
+        "fewer items"
+        for g in np.flatnonzero(at_limit)
     ]
     none_known = standard_errors and bool(np.isnan(covariance).all())
     by_item["unknown"] = np.full(len(spec.items), none_known)
-    values, blocks = form.natural(items.values.numpy(), blocks)
+    values, blocks = form.natural(host(items.values), blocks)
     return Solution(
         values=values,
         blocks=blocks,
-        groups={"mean": mean, "sd": sd, "se_mean": of_mean, "se_sd": of_log_sd * sd.numpy()},
+        groups={"mean": mean, "sd": sd, "se_mean": of_mean, "se_sd": of_log_sd * sd},
         covariance=pd.DataFrame(covariance, names, names) if standard_errors else None,
         n_parameters=len(estimates),
         loglik=float(posterior.loglik @ em.answers.count),
@@ -146,27 +152,26 @@ def covariance_of(basis: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.where(none[:, :, None] | none[:, None, :], np.nan, result)
 
 
-def answers_of(spec: Specification) -> Answers:
+def answers_of(spec: Specification, device: torch.device | str = "cpu") -> Answers:
     """Return the distinct rows of answers; items of one group are not asked of the others."""
     item, group = np.array(spec.columns).T
     shown = ~spec.differs[item] | (spec.member[:, None] == group)
     weights = np.ones(len(shown)) if spec.weights is None else spec.weights
+    n = None
+    member = spec.member
     if spec.n is not None:
-        count, squares = torch.tensor(np.stack([weights, weights**2]))
-        member = torch.tensor(spec.member)
         n = np.where(shown, spec.n[:, item], 0)
-        return Answers(np.where(shown, spec.codes[:, item], 0), count, squares, member, 2, n)
-    spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
-    keyed = np.column_stack([spread, spec.member.astype(np.uint8)])
-    distinct, row = np.unique(keyed, axis=0, return_inverse=True)
-    count, squares = (torch.from_numpy(np.bincount(row.ravel(), x)) for x in (weights, weights**2))
-    return Answers(
-        np.ascontiguousarray(distinct[:, :-1]),
-        count,
-        squares,
-        torch.tensor(distinct[:, -1].astype(int)),
-        spec.answers.n_categories,
-    )
+        values = np.where(shown, spec.codes[:, item], 0)
+        sums = [weights, weights**2]
+    else:
+        spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
+        keyed = np.column_stack([spread, member.astype(np.uint8)])
+        distinct, row = np.unique(keyed, axis=0, return_inverse=True)
+        values = np.ascontiguousarray(distinct[:, :-1])
+        member = distinct[:, -1].astype(int)
+        sums = [np.bincount(row.ravel(), x) for x in (weights, weights**2)]
+    count, squares, group = (torch.tensor(x, device=device) for x in (*sums, member))
+    return Answers(values, count, squares, group, spec.answers.n_categories, n)
 
 
 def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: Any) -> np.ndarray:
@@ -213,21 +218,22 @@ class Answers:
     n: np.ndarray | None = None  # (n_rows, n_items) answers, where there may be several
 
     @cached_property
-    def one_hot(self) -> Tensor:
-        """Numbers of answers in every category, mostly 0 or 1, (n_rows, n_items * n_categories)."""
-        counts = counts_by_category(self.values, self.n, self.n_categories)
-        return torch.from_numpy(counts).flatten(1)
+    def counts(self) -> Tensor:
+        """Numbers of answers in every category, mostly 0 or 1, (n_categories, n_rows, n_items)."""
+        codes = on_device(self.values, self.count.device)
+        if self.n is not None:
+            return torch.stack([on_device(self.n, self.count.device) - codes, codes]).double()
+        return torch.stack([codes == k for k in range(self.n_categories)]).double()
 
     def by_ability(self, items: ResponseFunction, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return derivatives of every row's log-likelihood by ability, at its ability (n_rows,).
 
         They are the gradient, and the observed and the expected information.
         """
-        n_items = self.values.shape[1]
         sums = []
-        size = max(1, BLOCK_CELLS // (n_items * self.n_categories))
-        for rows, at in zip(self.one_hot.split(size), theta.split(size), strict=True):
-            counts = rows.view(len(rows), n_items, -1).permute(1, 2, 0)
+        size = max(1, BLOCK_CELLS // (self.values.shape[1] * self.n_categories))
+        for rows, at in zip(self.counts.split(size, 1), theta.split(size), strict=True):
+            counts = rows.permute(2, 0, 1)
             first, second = items.by_ability(at, counts)
             expected = counts.sum(1) * items.information(at).T
             sums.append(torch.stack([first, -second, expected]).sum(1))
@@ -236,7 +242,8 @@ class Answers:
 
     def node_loglik(self, items: ResponseFunction, nodes: Tensor) -> Tensor:
         """Return log P(answers | node) for every row, (n_rows, n_nodes), in nats."""
-        return self.one_hot @ items.log_probability(nodes).flatten(0, 1)
+        by_category = zip(self.counts, items.log_probability(nodes).unbind(1), strict=True)
+        return torch.stack([counts @ log_p for counts, log_p in by_category]).sum(0)
 
     def weighted(self, mean: Tensor, sd: Tensor, grid: QuadratureGrid) -> QuadratureGrid:
         """Return the grid with every row's own weights, those of its group's normal density."""
@@ -251,21 +258,26 @@ class CategoryEM(Expectation):
     the logarithms of their standard deviations; ``cells`` holds the values to begin with.
     """
 
-    def __init__(self, spec: Specification, cells: Tensor, settings: Settings) -> None:
+    def __init__(
+        self, spec: Specification, cells: np.ndarray, settings: Settings, device: torch.device
+    ) -> None:
         self.spec = spec
-        self.cells = cells
         self.settings = settings
-        self.basis = torch.from_numpy(spec.parameters.basis)  # (n_cells, n_estimates)
-        self.kind = torch.tensor(spec.parameters.kinds)  # (n_estimates,), as in ParameterMap
-        self.fixed = torch.where(self.basis.any(1), 0.0, cells)
-        self.answers, self.grid, self.n_steps = answers_of(spec), quadrature_grid(), 0
+        map_to_cells = spec.parameters
+        self.basis = on_device(map_to_cells.basis, device)  # (n_cells, n_estimates)
+        self.cells = on_device(cells, device)
+        self.fixed = torch.where(self.basis.any(1), 0.0, self.cells)
+        self.answers = answers_of(spec, device)
+        self.grid = quadrature_grid(device=device)
         self.count = self.answers.count
-
-    @property
-    def limits(self) -> Tensor:
-        """Bound of every estimate, of either sign."""
-        by_row = BOUNDS[torch.tensor(self.spec.row_kinds)]
-        return torch.cat([by_row, torch.tensor([torch.inf, LARGEST_LOG_SD]).double()])[self.kind]
+        self.n_steps = 0
+        # Of every estimate: its row of parameters, its bound of either sign, and whether it is a
+        # slope or intercept.
+        kinds = map_to_cells.kinds
+        limits = np.append(BOUNDS[spec.row_kinds], [math.inf, LARGEST_LOG_SD])[kinds]
+        is_linear = np.array([kind < 2 for kind in spec.row_kinds] + [False] * 2)[kinds]
+        of_estimates = kinds, limits, is_linear
+        self.kind, self.limits, self.linear = (on_device(x, device) for x in of_estimates)
 
     def unpack(self, estimates: Tensor) -> tuple[ResponseFunction, Tensor, Tensor]:
         """Return items, and the groups' means and standard deviations of ability, (n_groups,)."""
@@ -330,7 +342,6 @@ class CategoryEM(Expectation):
         of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
         _, weights = fine_posterior(self.at_nodes, answers.weighted(mean, sd, grid))
         count = answers.count[:, None]
-        hot = answers.one_hot
         first = items.scores(grid.nodes)
 
         # Complete data: expected counts times derivatives, and times squares of first derivatives,
@@ -340,7 +351,7 @@ class CategoryEM(Expectation):
         observed = torch.diag(-curvature)
         complete = torch.diag((-curvature).clamp_min(0))
         at_nodes = grid.at_nodes(weights) * count
-        expected = (hot.T @ at_nodes).view(n_items, answers.n_categories, -1)
+        expected = torch.stack([counts.T @ at_nodes for counts in answers.counts], 1)
         uphill += torch.einsum("jcn,kjcn,kje->e", expected, first, of_items)
         squares = torch.einsum("jcn,kjcn,ljcn->klj", expected, first, first)
         for matrix, inner in (
@@ -368,29 +379,27 @@ class CategoryEM(Expectation):
         # estimates, and their derivatives too small for fast products.
         estimated = of_items.flatten(1).any(1).nonzero().flatten().tolist()
 
-        def collect(of_answers: Iterable[Tensor], of_abilities: Tensor) -> Tensor:
+        def collect(of_answers: Callable[[Tensor], Tensor], of_abilities: Tensor) -> Tensor:
             """Return every row's scores, (n_rows, n_estimates), from those of its answers."""
-            total = torch.zeros(len(weights), len(self.kind), dtype=torch.float64)
-            for kind, score in zip(estimated, of_answers, strict=True):
-                total += (score * hot).view(len(hot), n_items, -1).sum(2) @ of_items[kind]
             by_mean, by_sd = of_abilities
-            total += (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
+            total = (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
+            for kind in estimated:
+                by_category = zip(answers.counts, first[kind].unbind(1), strict=True)
+                by_item = sum(counts * of_answers(score) for counts, score in by_category)
+                total += by_item @ of_items[kind]
             return total * count.sqrt()
 
         def averaged(weighted: Tensor) -> Iterator[Tensor]:
-            # scores summed over the nodes with weights (n_rows, n_fine)
+            """Yield scores summed over the nodes with weights (n_rows, n_fine)."""
             at_items = grid.at_nodes(weighted)
-            of_answers = (at_items @ first[kind].flatten(0, 1).T for kind in estimated)
-            yield collect(of_answers, (scores * weighted).sum(2))
+            yield collect(lambda score: at_items @ score.T, (scores * weighted).sum(2))
 
         def apart() -> Iterator[Tensor]:
             """Yield scores at a node less their expectations, by root weights."""
             mean_score = next(averaged(weights))
             for node, weight in enumerate(weights.T):
-                of_answers = (first[kind][:, :, node].flatten() for kind in estimated)
-                yield (collect(of_answers, scores[:, :, node]) - mean_score) * weight[
-                    :, None
-                ] ** 0.5
+                at_node = collect(partial(torch.select, dim=1, index=node), scores[:, :, node])
+                yield (at_node - mean_score) * weight[:, None] ** 0.5
 
         by_node = apart if n_polynomials == POLYNOMIALS and grid.interpolation is None else None
         observed = observed - missing_information(
@@ -421,7 +430,7 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
     limits = em.limits
     damping = 1.0
     last = None
-    linear = torch.tensor([kind < 2 for kind in em.spec.row_kinds] + [False] * 2)[em.kind]
+    linear = em.linear
     enough = min(ENOUGH, 10 * em.settings.tolerance**2)
     _, value = em.expect(estimates)
     earlier = deque([-math.inf], maxlen=PATIENCE)  # values before the last steps

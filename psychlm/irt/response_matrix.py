@@ -127,7 +127,7 @@ class ResponseMatrix:
         if isinstance(device, str):
             device = torch_device(device)
         counts = ("count", "n_correct", "n_answered")
-        moved = {name: on_device(getattr(self, name), device) for name in counts}
+        moved = {name: on_device(host(getattr(self, name)), device) for name in counts}
         return replace(self, device=device, kept_blocks=[], kept_values=[], **moved)
 
     def blocks(self) -> Iterator[Block]:

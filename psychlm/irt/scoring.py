@@ -1,8 +1,7 @@
 """Estimate abilities from responses to known items: EAP, MAP, ML and WLE, with standard errors.
 
 Modes are climbed to by Fisher scoring, from a polynomial through the log-likelihoods at a few
-nodes. Items of several categories or with upper asymptotes are scored on the CPU, others on any
-device.
+nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from psychlm.device import Device, torch_device
+from psychlm.device import Device
 from psychlm.frames import FrameError, format_names, refuse
 from psychlm.irt.categories import Answers
 from psychlm.irt.likelihood import (
@@ -166,22 +165,21 @@ def known_items(
     products = model_named(model).products
     # Matrix products compute the logistic curve alone.
     plain = products and ("u" not in items or items["u"].isin([1.0, np.nan]).all())
-    where = pick_device(device, "irt.score" if plain else "", getattr(responses, "size", 0))
-    if not plain:
-        where = torch_device("cpu", "irt.score")
+    where = pick_device(device, "irt.score", getattr(responses, "size", 0))
     unknown = getattr(responses, "columns", pd.Index([])).difference(items.index)
     if form.dichotomous:
         encoded = encode_responses(responses, where)
         unknown = encoded.items.difference(items.index)
     elif not len(unknown):
         levels = levels_of(form.of_table(items), items.index, levels)
-        encoded = encode_ratings(responses, levels)
+        encoded = encode_ratings(responses, levels).on(where)
     refuse("items", unknown, "have no parameters; drop them, or fit a model with them")
     table = items.loc[encoded.items]
     curves = form.of_table(table)
     check_known(pd.DataFrame(curves.values.T.numpy(), table.index), ability_mean, ability_sd)
     # Steep curves need fine grids; the sign of a slope tells only of logistic ones.
-    slope = (curves.values[0] if plain else curves.steepness).to(where) * ability_sd
+    curves = curves.to(where)
+    slope = (curves.values[0] if plain else curves.steepness) * ability_sd
     curves = curves.rescaled(ability_mean, ability_sd)
     information = partial(_information, encoded, curves)
     known = partial(KnownCurves, encoded.persons, encoded.row, encoded.count, slope)
@@ -192,9 +190,9 @@ def known_items(
         at_nodes = partial(node_loglik, encoded, scaled)
         by_ability = partial(_by_products, encoded, scaled)
         return known(at_nodes, by_ability, information, not (c > 0).any(), encoded)
-    group = torch.zeros(len(encoded.values), dtype=torch.long)
-    n_categories = curves.log_probability(torch.zeros(1, dtype=torch.float64)).shape[1]
     count = encoded.count
+    group = torch.zeros_like(count, dtype=torch.long)
+    n_categories = curves.log_probability(count[:1]).shape[1]
     answers = Answers(encoded.values, count, count, group, n_categories, encoded.n)
     at_nodes = partial(answers.node_loglik, curves)
     return known(at_nodes, partial(_by_functions, answers, curves), information, False, None)
@@ -221,12 +219,12 @@ def levels_of(functions: ResponseFunction, items: pd.Index, levels: Mapping | No
 
 def _information(answers: ResponseMatrix, items: ResponseFunction, nodes: Tensor) -> Tensor:
     """Return the expected information of the answered items at nodes, (n_rows, n_nodes)."""
-    by_item = items.information(nodes.cpu()).T
+    by_item = items.information(nodes).T
     sums = []
     size = max(1, BLOCK_CELLS_GPU // len(by_item))
     for n in np.array_split(answers.n_asked, range(size, len(answers.values), size)):
-        sums.append(torch.from_numpy(n).to(by_item.dtype) @ by_item)
-    return torch.cat(sums).to(nodes.device)
+        sums.append(torch.from_numpy(n).to(by_item) @ by_item)
+    return torch.cat(sums)
 
 
 def check_known(parameters: pd.DataFrame, ability_mean: float, ability_sd: float) -> None:

@@ -10,7 +10,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import pandas as pd
 import torch
 import transformers
 from benchmarks import answers_of, gpt2
-from device_paths import difference, on_the_cpu, paths, tolerance
+from device_paths import difference, paths, tolerance
 from torch.profiler import ProfilerActivity
 
 from psychlm import corpora, crowds, irt, lm
@@ -318,7 +317,7 @@ def profile(job: Job, device: str) -> Iterator[dict[str, Any]]:
 def checks(device: str, found: Found) -> Iterator[tuple[str, int, Check]]:
     """Yield name, seconds that it may take, and work of every check."""
     yield "machine", 60, partial(measure_machine, device)
-    for name, case in chain(paths(), on_the_cpu()):
+    for name, case in paths():
         yield f"agrees: {name}", 30, partial(compare, name, case, device)
     rates = found["machine"].get("rates", {})
     for name, job in JOBS.items():
