@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import scipy
-from numpy.typing import NDArray
 
 import psychlm
 from psychlm import _formatting
 from psychlm.frames import FrameError, label_of
+from psychlm.reading_times.formula import Floats, is_number, require_columns
+from psychlm.reading_times.tests import DDF, Table, format_p, marginal_means
 
-if TYPE_CHECKING:
-    from psychlm.reading_times.tests import DDF, Adjust, Table
-
-Floats = NDArray[np.float64]
 SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
 
 
@@ -38,43 +35,7 @@ class Part:
     level: Mapping[str, object] = field(default_factory=dict)  # of a smooth with by=; of a number 1
 
 
-def format_p(p: float) -> str:
-    """Return a p-value with three digits, or that it is tiny."""
-    return f"{p:.3g}" if p >= 1e-10 or np.isnan(p) else "<1e-10"
-
-
-class Model:
-    """A fitted model as its program holds it: what the methods of :class:`GAMFit` ask.
-
-    ``predict(data, exclude, se)`` returns the expected response and its standard error or None,
-    ``effect(label, data)`` what one term adds, and its standard error, ``tests()`` the columns edf,
-    ref_df, F and p. ``design(data)`` returns rows, (n, p), whose products with the estimate of
-    ``inference(ddf)`` are the linear predictor without random effects; the latter's covariance,
-    (p, p), and function of contrasts, (m, p) to (m,), give errors and degrees of freedom.
-    ``anova(ddf)`` tests terms; ``loglik_by_ml()`` fits again by ML. A program that has no answer
-    inherits these.
-    """
-
-    variables: Sequence[str]  # columns that a prediction needs
-    fixed_variables: Sequence[str]  # those of linear terms and smooths
-    is_mixed: bool = False  # random effects in lme4's notation, of a gaussian response
-    link: str = "identity"
-    parts: dict[str, Part]  # linear terms and smooths without random effects, by label
-    random: tuple[str, ...] = ()  # labels of random effects
-    empty_cells: tuple[str, ...] = ()  # columns of interactions that no reading determines
-    r_object: object = None
-
-    def _absent(self, *arguments: Any, **options: Any) -> Any:
-        raise NotImplementedError(
-            "pygam's fits only predict, and profile intervals are lme4's: fit natively, with "
-            "backend='mgcv' or backend='lme4'"
-        )
-
-    predict = effect = residuals = tests = random_effects = profile_intervals = _absent
-    design = inference = anova = loglik_by_ml = residual_df = deviance = dof_method = _absent
-
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class GAMFit:
     """A fitted additive model.
 
@@ -83,6 +44,8 @@ class GAMFit:
     unit per unit of the predictor, and ``t`` and ``p``. With random effects in lme4's notation
     ``loglik`` is what lme4's ``logLik`` gives: the marginal likelihood, restricted by REML, of all
     that is neither random nor the penalised part of a smooth.
+
+    Each backend is a subclass, which has what its program answers after the fit.
     """
 
     formula: str
@@ -96,13 +59,14 @@ class GAMFit:
     scale: float  # residual variance, RSS / (n - edf)
     n: int  # rows fitted
     converged: bool
-    data: pd.DataFrame = field(compare=False)  # the rows fitted, columns that the formula names
-    model: Model = field(compare=False)
+    data: pd.DataFrame  # the rows fitted, columns that the formula names
+    residuals: pd.Series  # of these rows; of other families deviance residuals
     n_missing: int = (
         0  # rows left out because a variable is missing (of a skipped word, the response)
     )
-    missing: dict[str, int] = field(default_factory=dict, compare=False)  # these, by variable
+    missing: dict[str, int] = field(default_factory=dict)  # these, by variable
     family: str = "gaussian"
+    link: str = "identity"
     # Standard deviations of the random effects and of the residual, as mgcv's gam.vcomp
     variance_components: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
     r_squared: float = np.nan  # adjusted share of the variance
@@ -110,18 +74,54 @@ class GAMFit:
     criterion: float = np.nan  # negative restricted (REML) or marginal (ML) log-likelihood, nats
     aic: float = np.nan  # mgcv's fit$aic: -2 loglik + 2 (edf + 1), smoothing taken as known
     # Of the random effects of (1 + x | g), by bar
-    correlations: dict[str, pd.DataFrame] = field(default_factory=dict, compare=False)
+    correlations: dict[str, pd.DataFrame] = field(default_factory=dict)
     singular: tuple[str, ...] = ()  # combinations of random effects whose variance is zero
+    is_mixed: bool = False  # random effects in lme4's notation, of a gaussian response
+    parts: dict[str, Part]  # linear terms and smooths without random effects, by label
+    random: tuple[str, ...] = ()  # labels of random effects
+    variables: Sequence[str]  # columns that a prediction needs
+    fixed_variables: Sequence[str] = ()  # those of linear terms and smooths
+    empty_cells: tuple[str, ...] = ()  # columns of interactions that no reading determines
+    r_object: Any = None  # R's object of a fit by mgcv or lme4, for rpy2
+
+    # ---- what a program answers: a subclass that has no answer inherits these ----
+
+    def _absent(self, *arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError(
+            "pygam's fits only predict, and profile intervals are lme4's: fit natively, with "
+            "backend='mgcv' or backend='lme4'"
+        )
+
+    _predict = _absent  # (data, exclude, se): the expected response, and its standard error or None
+    _effect = _absent  # (label, data): what one term adds, and its standard error
+    _tests = _absent  # the columns edf, ref_df, F and p of the smooths
+    _terms = _absent  # (ddf): tests of the terms
+    # (data): rows, (n, p), whose products with the estimate of _inference, and what is added to
+    # them, (n,), are the linear predictor without random effects
+    _design = _absent
+    # (ddf): the estimate, (p,), its covariance, and degrees of freedom of contrasts, (m, p) to (m,)
+    _inference = _absent
+    _dof_method = _absent  # (ddf): its name
+    _loglik_by_ml = _absent  # of the same model, fitted again
+    _deviance = _absent  # the deviance, and the degrees of freedom of the residual
+
+    def random_effects(self) -> pd.DataFrame:
+        """Return ``term``, ``level``, ``estimate`` and ``std_error`` of all random effects.
+
+        Errors include those of the fixed effects, as mgcv's; lme4's are conditional on them.
+        """
+        return self._absent()
+
+    def profile_intervals(self, level: float = 0.95) -> pd.DataFrame:
+        """Return lme4's profile-likelihood intervals: ``low`` and ``high`` of each parameter."""
+        return self._absent(level)
+
+    means = marginal_means
 
     @property
     def vcov(self) -> pd.DataFrame:
         """Return ``covariance``."""
         return self.covariance
-
-    @property
-    def r_object(self) -> object:
-        """Return R's object of a fit by mgcv, for rpy2; None for other backends."""
-        return self.model.r_object
 
     @property
     def loglik_of_response(self) -> float:
@@ -135,11 +135,6 @@ class GAMFit:
             return self.loglik
         raise NotImplementedError(f"the response {left} is neither a column nor log() of one")
 
-    @property
-    def residuals(self) -> pd.Series:
-        """Return the residuals of the rows fitted; of other families deviance residuals."""
-        return pd.Series(self.model.residuals(), index=self.data.index, name="residual")
-
     def predict(
         self, data: pd.DataFrame, *, se: bool = False, exclude: Sequence[str] = ()
     ) -> pd.Series | pd.DataFrame:
@@ -149,15 +144,15 @@ class GAMFit:
         Terms in ``exclude`` count as 0: ``["s(subject)"]`` gives the average person. A new level of
         a random effect has the mean effect, 0; one of a linear term's factor is an error.
         """
-        labels = [*self.model.parts, *self.model.random]
+        labels = [*self.parts, *self.random]
         unknown = [label for label in exclude if label not in labels]
         if unknown:
             raise ValueError(f"exclude={unknown} are no terms of the model; it has {labels}")
-        require_columns(self.model.variables, data)
-        gaps = [name for name in self.model.variables if data[name].isna().any()]
+        require_columns(self.variables, data)
+        gaps = [name for name in self.variables if data[name].isna().any()]
         if gaps:
             raise FrameError(f"cannot predict: predictors {gaps} have gaps; fill or drop the rows")
-        for name in self.model.variables:  # a level 1 is no level "1"
+        for name in self.variables:  # a level 1 is no level "1"
             given, known = data[name], self.data[name]
             if is_number(given) == is_number(known) or given.isin(known).any():
                 continue
@@ -166,7 +161,7 @@ class GAMFit:
                     f"cannot predict: {name!r} holds {given.dtype}, and {known.dtype} in the data "
                     "of the fit; convert it"
                 )
-        fit, error = self.model.predict(data, exclude, se)
+        fit, error = self._predict(data, exclude, se)
         if se:
             return pd.DataFrame({"fit": fit, "std_error": error}, index=data.index)
         return pd.Series(fit, index=data.index, name=self.formula.partition("~")[0].strip())
@@ -178,13 +173,13 @@ class GAMFit:
         are ``n`` points along each variable, and a band of coverage ``level`` at each: columns
         ``effect``, ``std_error``, ``low`` and ``high``.
         """
-        if term not in self.model.parts:
+        if term not in self.parts:
             raise ValueError(
                 f"{term!r} is no linear term or smooth of the fit, which has "
-                f"{list(self.model.parts)}; random effects are in fit.random_effects()"
+                f"{list(self.parts)}; random effects are in fit.random_effects()"
             )
         # A grid over the range of each number and the levels of each factor.
-        part = self.model.parts[term]
+        part = self.parts[term]
         axes = []
         for name in part.variables:
             values = self.data[name]
@@ -194,22 +189,10 @@ class GAMFit:
                 axes.append(values.drop_duplicates().sort_values())
         grid = pd.MultiIndex.from_product(axes, names=part.variables).to_frame(index=False)
         others = self.data.iloc[[0] * len(grid)].reset_index(drop=True)
-        effect, error = self.model.effect(term, others.assign(**grid, **part.level))
+        effect, error = self._effect(term, others.assign(**grid, **part.level))
         margin = scipy.stats.norm.ppf((1 + level) / 2) * error
         bounds = {"low": effect - margin, "high": effect + margin}
         return grid.assign(effect=effect, std_error=error, **bounds)
-
-    def random_effects(self) -> pd.DataFrame:
-        """Return ``term``, ``level``, ``estimate`` and ``std_error`` of all random effects.
-
-        Errors include those of the fixed effects, as mgcv's; lme4's are conditional on them.
-        """
-        return self.model.random_effects()
-
-    @property
-    def is_mixed(self) -> bool:
-        """Return whether this is a linear mixed model: random effects in lme4's notation."""
-        return self.model.is_mixed
 
     def anova(self, ddf: DDF = "Satterthwaite") -> Table:
         """Return F tests of the terms.
@@ -223,97 +206,18 @@ class GAMFit:
         -------
         Table
             By term ``num_df``, ``den_df``, ``F`` and ``p``; of mixed models ``sum_sq`` and
-            ``mean_sq`` before them.
+            ``mean_sq`` of linear terms before them.
         """
-        from psychlm.reading_times.tests import Table
-
-        if self.model.empty_cells and self.is_mixed:
+        if self.empty_cells and self.is_mixed:
             raise ValueError(
-                f"no reading determines {list(self.model.empty_cells)}, so that tests of type III "
+                f"no reading determines {list(self.empty_cells)}, so that tests of type III "
                 "depend on the coding; compare nested fits: reading_times.anova(smaller, larger)"
             )
-        table = self.model.anova(ddf)
+        table = self._terms(ddf)
         kind = "type III" if self.is_mixed else "each term given all others"
         title = f"F tests of the terms of {self.formula}"
-        note = f"{kind}; degrees of freedom: {self.model.dof_method(ddf)}; n = {self.n:,}"
+        note = f"{kind}; degrees of freedom: {self._dof_method(ddf)}; n = {self.n:,}"
         return Table(table.rename_axis("term"), title, (f"{note} ({self.left_out})",))
-
-    def means(
-        self,
-        of: str | Sequence[str],
-        *,
-        by: str | Sequence[str] = (),
-        at: Mapping[str, Any] | None = None,
-        pairs: bool = False,
-        adjust: Adjust | None = None,
-        response: bool = False,
-        bias_correction: bool = False,
-        ddf: DDF = "Satterthwaite",
-        level: float = 0.95,
-    ) -> Table:
-        """Return estimated marginal means, or their differences, as R's emmeans does.
-
-        A mean is the average expected response over a grid: all levels of the factors and of
-        numbers with two values, each weighing the same, and the mean of every other number, without
-        random effects (Searle, Speed & Milliken 1980). With ``by`` a number at several values and
-        ``pairs`` it is a difference smooth: ``fit.means("cond", by="position", at={"position":
-        range(1, 50)}, pairs=True)`` is the difference of ``cond`` along the position, that of
-        ``s(position, by=cond)`` with that of the intercepts.
-
-        Parameters
-        ----------
-        of, by : str or list of str
-            Variables whose combinations have means; differences are taken within those of ``by``.
-        at : dict, optional
-            Values of numbers, or levels of factors, instead of those of the grid.
-        pairs : bool
-            Whether to return all differences of two means.
-        adjust : {"tukey", "holm", "bonferroni", "none"}, optional
-            Of p and intervals, for the number of comparisons: "tukey" for pairs unless given, else
-            "none".
-        response : bool
-            Whether to return from ``log(y)``, or from a family's link, to the response; differences
-            of logarithms become ratios.
-        bias_correction : bool
-            Whether to multiply means of ``log(y)`` by 1 + v/2, v the residual variance, which makes
-            them means of y; without, they are medians. The variance of random effects is not in v.
-        ddf : {"Satterthwaite", "Kenward-Roger"}
-            Degrees of freedom of mixed models.
-        level : float
-            Coverage of the intervals.
-
-        Returns
-        -------
-        Table
-            The variables (of pairs ``contrast``), ``estimate`` (``ratio``), ``std_error``, ``df``,
-            ``low``, ``high``, and of pairs ``t`` and ``p``; notes say what was averaged and held.
-
-        Examples
-        --------
-        >>> from psychlm import reading_times
-        >>> words = pd.DataFrame({"ms": [10.0, 12, 20, 26], "old": list("aabb"), "x": [1, 2, 1, 2]})
-        >>> fit = reading_times.fit(words, "ms ~ old + x")
-        >>> fit.means("old")["estimate"].round(6).tolist()
-        [11.0, 23.0]
-        """
-        from psychlm.reading_times.tests import means
-
-        return means(
-            self,
-            of,
-            by=by,
-            at=at,
-            pairs=pairs,
-            adjust=adjust,
-            response=response,
-            bias_correction=bias_correction,
-            ddf=ddf,
-            level=level,
-        )
-
-    def profile_intervals(self, level: float = 0.95) -> pd.DataFrame:
-        """Return lme4's profile-likelihood intervals: ``low`` and ``high`` of each parameter."""
-        return self.model.profile_intervals(level)
 
     def summary(self) -> Summary:
         """Return the tables of R's ``summary``: tests of linear terms and of smooths.
@@ -321,7 +225,7 @@ class GAMFit:
         A smooth is tested by Wood's (2013) statistic, whose rank is ``ref_df``, a random effect by
         Wood's (2013b) test of a zero variance.
         """
-        return Summary(self, self.coefficients.drop(columns=["low", "high"]), self.model.tests())
+        return Summary(self, self.coefficients.drop(columns=["low", "high"]), self._tests())
 
     def methods(self) -> str:
         """Return what a methods section says of the model: kind, program, estimation, rows.
@@ -332,7 +236,7 @@ class GAMFit:
         'a linear model'
         """
         kind = "linear model"
-        if len(self.smooths) or self.model.random:
+        if len(self.smooths) or self.random:
             kind = "linear mixed model" if self.is_mixed else "additive model"
         family = "" if self.family == "gaussian" else f", family {self.family}"
         program = f"psychlm {psychlm.__version__}"
@@ -419,25 +323,6 @@ class Summary:
             f"AIC = {fit.aic:.5g}  log-likelihood = {fit.loglik:.5g}"
         )
         return "\n\n".join(text)
-
-
-def is_number(values: pd.Series) -> bool:
-    """Return whether a variable is a number; text, categories and booleans are factors."""
-    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-
-
-def is_ordered(values: pd.Series) -> bool:
-    """Return whether a variable is an ordered factor."""
-    return bool(getattr(values.dtype, "ordered", False))
-
-
-def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
-    """Raise a :class:`FrameError` if the data lack a variable of a formula."""
-    absent = [name for name in names if name not in data.columns]
-    if absent:
-        raise FrameError(
-            f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
-        )
 
 
 def say_empty_cells(names: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, product
@@ -36,13 +36,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import patsy.contrasts
+from numpy.typing import NDArray
 from patsy import ModelDesc, PatsyError
 from patsy.parse_formula import ParseNode, parse_formula
 from scipy.interpolate import BSpline
 
 from psychlm.frames import FrameError, label_of
-from psychlm.reading_times._result import Floats, require_columns
 
+Floats = NDArray[np.float64]
 # The variables of a linear term that have a column for every level, if they are factors.
 Coding = dict[tuple[str, ...], frozenset[str]]
 # Expressions that depend on the data, placed at them: x, (n,), to columns (n, k).
@@ -419,6 +420,14 @@ class Formula:
         computed = tuple(e for e in self.expressions if e.name != self.response)
         return replace(self, expressions=computed)
 
+    @property
+    def fixed_variables(self) -> tuple[str, ...]:
+        """Return the variables of linear terms, smooths and offsets, without random effects."""
+        names = [name for term in self.linear for name in term]
+        smooths = [smooth for smooth in self.smooths if smooth.basis != "re"]
+        names += [name for smooth in smooths for name in smooth.all_variables]
+        return tuple(dict.fromkeys([*names, *self.offsets]))
+
     def offset(self, data: pd.DataFrame) -> Floats:
         """Return the sum of the offsets, shape (n,)."""
         return np.asarray(data[list(self.offsets)].to_numpy(np.float64).sum(axis=1))
@@ -690,3 +699,22 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
             raise FormulaError(f"{kind}({','.join(variables)}) in {text!r}: {flaw}")
     repeated = 1 if len(sizes) == len(variables) else len(variables)
     return Smooth(kind, variables, basis, tuple(sizes) * repeated, by)
+
+
+def is_number(values: pd.Series) -> bool:
+    """Return whether a variable is a number; text, categories and booleans are factors."""
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def is_ordered(values: pd.Series) -> bool:
+    """Return whether a variable is an ordered factor."""
+    return bool(getattr(values.dtype, "ordered", False))
+
+
+def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
+    """Raise a :class:`FrameError` if the data lack a variable of a formula."""
+    absent = [name for name in names if name not in data.columns]
+    if absent:
+        raise FrameError(
+            f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
+        )

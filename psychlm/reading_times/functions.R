@@ -68,7 +68,7 @@ gam_result <- function(fit) {
        r_squared = 1 - stats::var(errors) * (length(w) - 1) /
          (stats::var(w * (fit$y - stats::weighted.mean(fit$y, w))) * fit$df.residual),
        deviance_explained = 1 - fit$deviance / fit$null.deviance, criterion = fit$gcv.ubre[[1]],
-       aic = fit$aic, linear = attr(fit$pterms, "term.labels"),
+       aic = fit$aic, residuals = as.numeric(stats::residuals(fit)), linear = attr(fit$pterms, "term.labels"),
        variables = c(lapply(attr(fit$pterms, "term.labels"), variables),
                      lapply(fit$smooth[!random], function(s) variables(s$term))),
        by = vapply(fit$smooth[!random], function(s) s$by, ""),
@@ -90,8 +90,6 @@ gam_effect <- function(fit, data, label) {
 }
 
 gam_tests <- function(fit) unname(summary(fit)$s.table)
-
-gam_residuals <- function(fit) as.numeric(stats::residuals(fit))
 
 # Levels of random effects, in the order of their coefficients; and their estimates and errors.
 gam_random_effects <- function(fit) {

@@ -13,7 +13,7 @@ import pandas as pd
 
 from psychlm.device import Device
 from psychlm.frames import FrameError, plain
-from psychlm.reading_times._result import GAMFit, require_columns
+from psychlm.reading_times._result import GAMFit
 from psychlm.reading_times.formula import (
     Contrast,
     Formula,
@@ -21,6 +21,7 @@ from psychlm.reading_times.formula import (
     State,
     parse,
     read_contrast,
+    require_columns,
     take_contrasts,
     with_factors,
 )

@@ -11,16 +11,12 @@ import numpy as np
 import pandas as pd
 
 from psychlm.reading_times._result import (
-    Floats,
     GAMFit,
-    Model,
-    Part,
     coefficient_tables,
-    is_number,
-    require_columns,
     say_empty_cells,
     smooth_table,
 )
+from psychlm.reading_times.formula import Floats, is_number, require_columns
 from psychlm.reading_times.mgcv import (
     Columns,
     RMissingError,
@@ -35,25 +31,16 @@ from psychlm.reading_times.smooths import require_levels
 from psychlm.reading_times.tests import DDF
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Fitted(Model):
-    """A fit in R, with what its predictions need."""
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class Lme4Fit(GAMFit):
+    """A fit by lme4, with what its predictions need."""
 
-    variables: Sequence[str]
     factors: Sequence[str]  # groups, and numbers with contrasts
     levels: dict[str, set[Any]]  # of the factors that are no groups
-    errors: Floats
     effects: pd.DataFrame
-    parts: dict[str, Part]
-    random: tuple[str, ...]
-    r_object: Any
-    fixed_variables: Sequence[str]
-    is_mixed: bool
-    link: str
     tested: Any  # lmerTest's object; None where R has no lmerTest
-    empty_cells: tuple[str, ...]
 
-    def _tested(self) -> Any:
+    def _by_lmertest(self) -> Any:
         """Return lmerTest's object, which has the degrees of freedom."""
         if self.tested is None:
             raise RMissingError(
@@ -62,7 +49,7 @@ class _Fitted(Model):
             )
         return self.tested
 
-    def predict(
+    def _predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
         if se or (exclude and set(exclude) != set(self.random)):
@@ -76,59 +63,57 @@ class _Fitted(Model):
             frame = to_r(data, self.variables, self.factors)
             return np.array(r_function("lme4_predict")(self.r_object, frame, not exclude)), None
 
-    def residuals(self) -> Floats:
-        return self.errors
-
-    def tests(self) -> pd.DataFrame:
+    def _tests(self) -> pd.DataFrame:
         return smooth_table({}, "ref_df", "F", "p")  # there are no smooths
 
     def random_effects(self) -> pd.DataFrame:
-        return self.effects  # conditional modes, with their conditional standard deviations
+        """Return the conditional modes with their conditional standard deviations."""
+        return self.effects
 
-    def design(self, data: pd.DataFrame) -> Floats:
+    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
         with in_r():
             frame = to_r(data, self.variables, self.factors)
-            return np.array(r_function("lme4_design")(self.r_object, frame))
+            rows = np.array(r_function("lme4_design")(self.r_object, frame))
+        return rows[:, :-1], rows[:, -1]
 
-    def inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
+    def _inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
         if ddf == "Kenward-Roger" and not self.is_mixed:
             raise ValueError("Kenward and Roger's method is for gaussian responses")
         with in_r():
             found = named(r_function("lme4_inference")(self.r_object, ddf))
-        p = len(found["estimate"])
-        covariance = np.zeros((p + 1, p + 1))
-        covariance[:p, :p] = np.array(found["covariance"])
 
         def dof(contrasts: Floats) -> Floats:
             if not self.is_mixed:
                 return np.full(len(contrasts), np.inf)
             with in_r() as robjects:
-                rows = robjects.FloatVector(contrasts[:, :p].T.ravel())
-                return np.array(r_function("lme4_dof")(self._tested(), rows, p, ddf))
+                rows = robjects.FloatVector(contrasts.T.ravel())
+                p = contrasts.shape[1]
+                return np.array(r_function("lme4_dof")(self._by_lmertest(), rows, p, ddf))
 
-        return np.r_[np.array(found["estimate"]), 1.0], covariance, dof
+        return np.array(found["estimate"]), np.array(found["covariance"]), dof
 
-    def dof_method(self, ddf: DDF) -> str:
+    def _dof_method(self, ddf: DDF) -> str:
         return ddf if self.is_mixed else "infinite (z tests)"
 
-    def anova(self, ddf: DDF) -> pd.DataFrame:
+    def _terms(self, ddf: DDF) -> pd.DataFrame:
         if not self.is_mixed:
             raise NotImplementedError(
                 "F tests of terms are of gaussian responses; compare two fits with "
                 "reading_times.anova(a, b)"
             )
         with in_r():
-            found = named(r_function("lme4_anova")(self._tested(), ddf))
+            found = named(r_function("lme4_anova")(self._by_lmertest(), ddf))
             values = np.array(found["values"]).reshape(-1, 6)
             names = [str(name) for name in found["names"]]
         columns = ["sum_sq", "mean_sq", "num_df", "den_df", "F", "p"]
         return pd.DataFrame(values, names, columns)
 
-    def loglik_by_ml(self) -> float:
+    def _loglik_by_ml(self) -> float:
         with in_r():
             return float(r_function("lme4_loglik_by_ml")(self.r_object)[0])
 
-    def profile_intervals(self, level: float) -> pd.DataFrame:
+    def profile_intervals(self, level: float = 0.95) -> pd.DataFrame:
+        """Return profile-likelihood intervals: ``low`` and ``high`` of each parameter."""
         with in_r():
             profile = named(r_function("lme4_profile")(self.r_object, level))
         values = np.array(profile["values"]).reshape(-1, 2)
@@ -180,31 +165,13 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
         "estimate": np.array(part["level_value"]),
         "std_error": np.array(part["level_error"]),
     }
-    residuals, random = np.array(part["residuals"]), tuple(deviations)
-    effects = pd.DataFrame(levels)
     factors = [x for x in variables if x not in groups and not is_number(data[x])]
-    known = {name: set(data[name].unique()) for name in factors}
     empty_cells = tuple(str(name) for name in part["dropped"])
     say_empty_cells(empty_cells)
-    model = _Fitted(
-        empty_cells=empty_cells,
-        variables=variables,
-        factors=[*groups, *columns.contrasts],
-        levels=known,
-        errors=residuals,
-        effects=effects,
-        parts={},
-        random=random,
-        r_object=r_fit,
-        fixed_variables=variables_of(formula, "lme4_fixed"),
-        is_mixed=gaussian,
-        link=str(part["link"][0]),
-        tested=part["tested"] if hasattr(part["tested"], "slotnames") else None,
-    )
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])
-    return GAMFit(
+    return Lme4Fit(
         formula=formula,
         backend="lme4",
         method=method if gaussian else "ML",
@@ -217,10 +184,22 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
         n=int(part["n"][0]),
         converged=bool(part["converged"][0]),
         data=used,
-        model=model,
+        residuals=pd.Series(np.array(part["residuals"]), used.index, name="residual"),
         variance_components=pd.Series(components, name="std_dev"),
         criterion=-loglik,
         aic=float(part["aic"][0]),
         correlations=correlations,
         singular=("lme4's isSingular",) if part["singular"][0] else (),
+        link=str(part["link"][0]),
+        is_mixed=gaussian,
+        parts={},
+        random=tuple(deviations),
+        variables=variables,
+        fixed_variables=variables_of(formula, "lme4_fixed"),
+        empty_cells=empty_cells,
+        r_object=r_fit,
+        factors=[*groups, *columns.contrasts],
+        levels={name: set(data[name].unique()) for name in factors},
+        effects=pd.DataFrame(levels),
+        tested=part["tested"] if hasattr(part["tested"], "slotnames") else None,
     )

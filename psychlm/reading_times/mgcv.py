@@ -21,18 +21,14 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, label_of
-from psychlm.reading_times._result import (
+from psychlm.reading_times._result import GAMFit, Part, coefficient_tables, smooth_table
+from psychlm.reading_times.formula import (
+    Contrast,
     Floats,
-    GAMFit,
-    Model,
-    Part,
-    coefficient_tables,
     is_number,
     is_ordered,
     require_columns,
-    smooth_table,
 )
-from psychlm.reading_times.formula import Contrast
 from psychlm.reading_times.smooths import factor_levels, require_levels, warn_of_numbers
 from psychlm.reading_times.tests import DDF
 
@@ -237,25 +233,16 @@ def fit_in_r(
     return result["fit"], in_r_columns, data[[*variables]].iloc[rows - 1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Fitted(Model):
-    """A fit in R, with what its predictions need."""
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class MgcvFit(GAMFit):
+    """A fit by mgcv, with what its predictions need."""
 
-    variables: Sequence[str]
-    parts: dict[str, Part]
     effects: dict[str, list[str]]  # variables of each random effect, by label
     factors: Sequence[str]  # numbers that label a random effect's levels, or have contrasts
     levels: dict[str, set[Any]]  # of the factors
     in_fixed_terms: Sequence[str]  # factors that need a coefficient
-    labels: Sequence[str]  # of all smooths
-    r_object: Any
-    link: str
 
-    @property
-    def random(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(self.effects)
-
-    def predict(
+    def _predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
         for name in self.in_fixed_terms:
@@ -278,66 +265,51 @@ class _Fitted(Model):
                 predicted[:, rows] = np.asarray(values).reshape(1 + se, -1)
         return predicted[0], predicted[1] if se else None
 
-    def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
+    def _effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
         with in_r():
             frame = to_r(data, self.variables, self.factors)
             fit, error = np.reshape(r_function("gam_effect")(self.r_object, frame, label), (2, -1))
         return fit, error
 
-    @property
-    def fixed_variables(self) -> list[str]:  # type: ignore[override]
-        names = [x for part in self.parts.values() for x in (*part.variables, *part.level)]
-        return [name for name in self.variables if name in {*names, *self.in_fixed_terms}]
-
-    def design(self, data: pd.DataFrame) -> Floats:
+    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
         with in_r():
             frame = to_r(data, self.variables, self.factors)
-            return np.array(r_function("gam_design")(self.r_object, frame))
+            rows = np.array(r_function("gam_design")(self.r_object, frame))
+        return rows[:, :-1], rows[:, -1]
 
     def _statistics(self) -> dict[str, Floats]:
         with in_r():
             found = named(r_function("gam_inference")(self.r_object))
             return {name: np.array(values) for name, values in found.items()}
 
-    def inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
+    def _inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
         found = self._statistics()
-        p = len(found["estimate"])
-        covariance = np.zeros((p + 1, p + 1))
-        covariance[:p, :p] = found["covariance"].reshape(p, p)
-        estimate = np.r_[found["estimate"], 1.0]
-        return estimate, covariance, lambda x: np.full(len(x), float(found["dof"][0]))
+        dof = float(found["dof"][0])
+        return found["estimate"], found["covariance"], lambda x: np.full(len(x), dof)
 
-    def dof_method(self, ddf: DDF) -> str:
+    def _dof_method(self, ddf: DDF) -> str:
         return "of the residual"
 
-    def residual_df(self) -> float:
-        return float(self._statistics()["residual_df"][0])
+    def _deviance(self) -> tuple[float, float]:
+        found = self._statistics()
+        return float(found["deviance"][0]), float(found["residual_df"][0])
 
-    def deviance(self) -> float:
-        return float(self._statistics()["deviance"][0])
-
-    def anova(self, ddf: DDF) -> pd.DataFrame:
+    def _terms(self, ddf: DDF) -> pd.DataFrame:
         with in_r():
             found = named(r_function("gam_anova")(self.r_object))
             names = [str(name) for name in found["names"]]
             values = np.array(found["values"], dtype=np.float64).reshape(-1, 3)
         table = pd.DataFrame(values, names, ["num_df", "F", "p"])
-        smooths = self.tests().rename(columns={"edf": "num_df"}).drop(columns="ref_df")
+        smooths = self._tests().rename(columns={"edf": "num_df"}).drop(columns="ref_df")
         table = pd.concat([table, smooths]) if len(smooths) else table
         table.insert(1, "den_df", float(self._statistics()["dof"][0]))
         return table
 
-    def residuals(self) -> Floats:
+    def _tests(self) -> pd.DataFrame:
+        labels = self.smooths.index
         with in_r():
-            return np.array(r_function("gam_residuals")(self.r_object))
-
-    def tests(self) -> pd.DataFrame:
-        with in_r():
-            values = (
-                np.array(r_function("gam_tests")(self.r_object)) if self.labels else np.zeros(0)
-            )
-        rows = dict(zip(self.labels, values, strict=True))
-        return smooth_table(rows, "ref_df", "F", "p")
+            values = np.array(r_function("gam_tests")(self.r_object)) if len(labels) else ()
+        return smooth_table(dict(zip(labels, values, strict=True)), "ref_df", "F", "p")
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
@@ -424,29 +396,29 @@ def fit(
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
             if name == "NA" or name in used:  # an effect has no value of by=log(x) to stand at
                 parts[label] = Part(tuple(map(str, names)), fixed_by)
-        model = _Fitted(
-            variables=variables,
-            parts=parts,
-            effects=effects,
-            factors=[*labelled, *columns.contrasts],
-            levels=levels,
-            in_fixed_terms=in_fixed_terms,
-            labels=labels,
-            r_object=r_fit,
-            link=str(part["link"][0]),
-        )
 
-    return GAMFit(
+    named_in_parts = {y for part in parts.values() for y in (*part.variables, *part.level)}
+    return MgcvFit(
         formula=formula,
         backend="mgcv",
         method="REML" if bam else method,
         family=family,
+        link=str(part["link"][0]),
         **tables,
         smooths=smooths,
         variance_components=pd.Series(components, index, name="std_dev"),
         n=len(used),
         converged=bool(part["converged"][0]),
         data=used,
-        model=model,
+        residuals=pd.Series(np.array(part["residuals"]), used.index, name="residual"),
+        parts=parts,
+        random=tuple(effects),
+        variables=variables,
+        fixed_variables=[x for x in variables if x in {*named_in_parts, *in_fixed_terms}],
+        r_object=r_fit,
+        effects=effects,
+        factors=[*labelled, *columns.contrasts],
+        levels=levels,
+        in_fixed_terms=in_fixed_terms,
         **numbers,
     )

@@ -33,7 +33,7 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 from torch import Tensor
 
-from psychlm.reading_times._result import Floats
+from psychlm.reading_times.formula import Floats
 from psychlm.reading_times.reml import Inverse, Method, Moments, Solution
 
 SINGULAR = 1e-4  # standard deviation, in units of the residual's, that counts as zero, as in lme4

@@ -16,8 +16,16 @@ from scipy import sparse
 from scipy.linalg import block_diag
 
 from psychlm.frames import FrameError, refuse
-from psychlm.reading_times._result import Floats, is_number, require_columns
-from psychlm.reading_times.formula import Bar, Formula, Smooth, State, full_coding
+from psychlm.reading_times.formula import (
+    Bar,
+    Floats,
+    Formula,
+    Smooth,
+    State,
+    full_coding,
+    is_number,
+    require_columns,
+)
 from psychlm.reading_times.smooths import (
     By,
     Interaction,

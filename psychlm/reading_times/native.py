@@ -18,9 +18,7 @@ from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError
 from psychlm.reading_times import mixed
 from psychlm.reading_times._result import (
-    Floats,
     GAMFit,
-    Model,
     Part,
     coefficient_tables,
     say_empty_cells,
@@ -28,7 +26,7 @@ from psychlm.reading_times._result import (
     test_random,
     test_smooth,
 )
-from psychlm.reading_times.formula import Formula, State
+from psychlm.reading_times.formula import Floats, Formula, State
 from psychlm.reading_times.model_matrix import (
     Columns,
     GroupedEffects,
@@ -71,54 +69,70 @@ MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
 INFLATED = 1e6  # variance inflation above which cross-products lose digits that the rows still have
 
 
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The smoothing, or the variances of random effects, that the criterion chooses."""
+
+    solution: Solution  # on the CPU
+    moments: Moments  # on the CPU
+    loglik: float
+    score: float  # the criterion, in nats
+    n_parameters: float
+    deviations: dict[str, float]  # of random effects
+    # Of additive models the diagonals of the penalties, (n_penalties, q + r), and the second
+    # derivatives of the criterion in log lambda and the log of the residual variance.
+    penalties: Floats | None = None
+    curvature: Floats | None = None
+    # Of mixed models
+    mixed_fit: mixed.Fit | None = None
+    covariances: dict[tuple[str, ...], Floats] = field(default_factory=dict)
+    correlations: dict[str, pd.DataFrame] = field(default_factory=dict)
+    singular: tuple[str, ...] = ()
+
+    @property
+    def penalty(self) -> Floats:
+        """Return the diagonal of S, shape (q + r,)."""
+        assert self.penalties is not None
+        return np.asarray(self.solution.log_lambda[0].exp().numpy() @ self.penalties)
+
+
 @dataclass(frozen=True)
-class _Fitted(Model):
+class Regression:
+    """The columns of a model, its response and its weights, at the rows of a fit."""
+
+    matrix: ModelMatrix
+    grouped: GroupedEffects
+    columns: Columns  # centred and scaled
+    centre: Floats  # (q,)
+    units: Floats  # (q,): the columns' root mean squares
+    y: Floats  # (n,): the response, less the offset and its mean
+    weights: Floats  # (n,)
+    level: NDArray[np.int64]  # (n,): of the grouped effects
+    z: Floats  # (n, r): their values
+
+    def residuals(self, found: Solution) -> Floats:
+        """Return what coefficients leave of the response, shape (n,)."""
+        fitted = self.columns.times(found.beta[0].numpy())
+        if self.z.shape[1]:
+            fitted += (self.z * found.group_beta[0].numpy()[self.level]).sum(axis=1)
+        return self.y - fitted
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class NativeFit(GAMFit):
     """A native fit: the coefficients of centred and scaled columns, and what they rest on."""
 
-    formula: Formula
+    read: Formula  # the formula, without what computes the response
     state: State  # of its expressions
     matrix: ModelMatrix
     grouped: GroupedEffects
     centre: Floats  # (q,)
-    scale: Floats  # (q,)
-    response: Floats  # of the rows fitted
+    units: Floats  # (q,): the columns' root mean squares
     weights: Floats  # of these rows
     mean: float  # of the response less the offset
-    data: pd.DataFrame  # those rows
-    solution: Solution  # on the CPU
-    penalty: Floats  # (q + r,): the diagonal of S at the optimum; of no use where effects correlate
-    moments: Moments
-    method: Method
+    optimum: Optimum
+    solution: Solution  # that of the optimum
     again: Callable[[Method], GAMFit]  # fits these rows by another method
-    edf1: Floats | None = None  # (q + r,): the diagonal of 2F - FF, where effects correlate
-    uncertainty: mixed.Uncertainty | None = None  # of the variances, where effects correlate
-    covariances: dict[tuple[str, ...], Floats] = field(default_factory=dict)  # of random effects
-
-    @property
-    def variables(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.formula.columns(self.formula.variables)
-
-    @property
-    def parts(self) -> dict[str, Part]:  # type: ignore[override]
-        parts = {}
-        for term in self.matrix.terms[1:]:
-            if isinstance(term, By):
-                level = {term.by: 1.0 if term.level is None else term.level}
-                parts[term.label] = Part(self.formula.columns(term.variables[:-1]), level)
-            elif not isinstance(term, RandomEffect):
-                parts[self._label(term)] = Part(self.formula.columns(term.variables))
-        return parts
-
-    def _label(self, term: Term) -> str:
-        """Return R's label of a term: all powers of a polynomial are one."""
-        whole = {name: e.name for e in self.formula.expressions for name in e.names}
-        if isinstance(term, Linear):
-            return ":".join(whole.get(name, name) for name in term.variables)
-        return term.label
-
-    @property
-    def random(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(s.label for s in self.formula.smooths if s.basis == "re")
 
     def _evaluate(
         self, data: pd.DataFrame, chosen: set[str], se: bool, constant: bool
@@ -128,17 +142,17 @@ class _Fitted(Model):
         With u = x - E_g'z of a row, z its values of the grouped effects, the variance is scale *
         (u'Tu + z'V_g z); see :class:`psychlm.reading_times.reml.Inverse`.
         """
-        data = self.formula.compute(data, self.state)
-        x = np.zeros((len(data), len(self.scale)))
+        data = self.read.compute(data, self.state)
+        x = np.zeros((len(data), len(self.units)))
         x[:, 0] = constant
         for term in self.matrix.terms[1:]:
-            span, kept = self.matrix.slices[term.label], self._label(term) in chosen
+            span, kept = self.matrix.slices[term.label], label_of_term(self.read, term) in chosen
             columns = term.columns(data)
             if isinstance(term, Linear):  # R's linear terms are not centred
                 x[:, span] = columns * kept - self.centre[span] * constant
             elif kept:
                 x[:, span] = columns - self.centre[span]
-        x /= self.scale
+        x /= self.units
         level, z = self.grouped.rows(data)
         for label, span in self.grouped.slices.items():
             z[:, span] *= label in chosen
@@ -146,7 +160,7 @@ class _Fitted(Model):
         solved, inverse = self.solution, self.solution.inverse
         fit = x @ solved.beta[0].numpy()
         if constant:
-            fit += self.mean + self.formula.offset(data)
+            fit += self.mean + self.read.offset(data)
         if z.shape[1]:
             fit += (z * solved.group_beta[0].numpy()[level]).sum(axis=1)
         if not se:
@@ -156,34 +170,17 @@ class _Fitted(Model):
         variance = np.einsum("nq,qp,np->n", x, inverse.dense[0].numpy(), x, optimize=True)
         if z.shape[1]:
             variance += np.einsum("nr,nrs,ns->n", z, inverse.within[0].numpy()[level], z)
-        return fit, np.sqrt(variance * float(solved.scale))
+        return fit, np.sqrt(variance * self.scale)
 
-    @property
-    def fixed_variables(self) -> tuple[str, ...]:  # type: ignore[override]
-        names = [name for term in self.formula.linear for name in term]
-        smooths = [smooth for smooth in self.formula.smooths if smooth.basis != "re"]
-        names += [name for smooth in smooths for name in smooth.all_variables]
-        return self.formula.columns(tuple(dict.fromkeys([*names, *self.formula.offsets])))
-
-    @property
-    def is_mixed(self) -> bool:  # type: ignore[override]
-        return self.uncertainty is not None
-
-    @property
-    def empty_cells(self) -> tuple[str, ...]:  # type: ignore[override]
-        data = self.formula.compute(self.data, self.state)
-        return leave_out_aliased(self.formula, data).empty_cells
-
-    def design(self, data: pd.DataFrame) -> Floats:
-        """Return the columns that are no random effects, and last what is added as it is."""
-        data = self.formula.compute(data, self.state)
+    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
+        data = self.read.compute(data, self.state)
         fixed = [term for term in self.matrix.terms if not isinstance(term, RandomEffect)]
         columns = [
-            (term.columns(data) - self.centre[span]) / self.scale[span]
+            (term.columns(data) - self.centre[span]) / self.units[span]
             for term in fixed
             for span in [self.matrix.slices[term.label]]
         ]
-        return np.column_stack([*columns, self.mean + self.formula.offset(data)])
+        return np.hstack(columns), self.mean + self.read.offset(data)
 
     @property
     def _places(self) -> NDArray[np.intp]:
@@ -191,191 +188,158 @@ class _Fitted(Model):
         fixed = [term for term in self.matrix.terms if not isinstance(term, RandomEffect)]
         return np.concatenate([np.r_[self.matrix.slices[term.label]] for term in fixed])
 
-    def inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
+    def _inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
         places = self._places
-        estimate = np.r_[self.solution.beta[0].numpy()[places], 1.0]
-        covariance = np.zeros((len(estimate), len(estimate)))
-        dense = self.solution.inverse.dense[0].numpy()[np.ix_(places, places)]
-        covariance[:-1, :-1] = dense * float(self.solution.scale)
-        if not self.is_mixed:
-            residual = float(self.solution.n) - float(self.solution.edf.sum())
-            return estimate, covariance, lambda contrasts: np.full(len(contrasts), residual)
-        of_variances: mixed.Uncertainty | KenwardRoger
-        of_variances = self.uncertainty  # type: ignore[assignment]
+        estimate = self.solution.beta[0].numpy()[places]
+        covariance = self.solution.inverse.dense[0].numpy()[np.ix_(places, places)] * self.scale
+        if self.optimum.mixed_fit is None:
+            return estimate, covariance, lambda x: np.full(len(x), self._residual_dof)
         if ddf == "Kenward-Roger":
-            of_variances = self.kenward_roger()
-            covariance[:-1, :-1] = of_variances.adjusted
-        return estimate, covariance, lambda contrasts: of_variances.dof(contrasts[:, :-1])
+            small_sample = self._kenward_roger()
+            return estimate, small_sample.adjusted, small_sample.dof
+        return estimate, covariance, self.optimum.mixed_fit.uncertainty.dof
 
-    def dof_method(self, ddf: DDF) -> str:
+    @property
+    def _residual_dof(self) -> float:
+        return float(self.n - self.solution.edf.sum())
+
+    def _dof_method(self, ddf: DDF) -> str:
         return ddf if self.is_mixed else "of the residual"
 
-    def kenward_roger(self) -> KenwardRoger:
+    def _kenward_roger(self) -> KenwardRoger:
         """Return Kenward and Roger's covariance of the columns of :meth:`design`."""
-        n, smooths = len(self.response), [s for s in self.formula.smooths if s.basis != "re"]
-        flaw = f"n = {n:,} rows are more than {LARGEST:,}" if n > LARGEST else ""
+        smooths = [s for s in self.read.smooths if s.basis != "re"]
+        flaw = f"n = {self.n:,} rows are more than {LARGEST:,}" if self.n > LARGEST else ""
         if self.method != "REML":
             flaw = "the model is fitted by ML; fit it with method='REML'"
         if smooths:
             flaw = f"the smooths {[s.label for s in smooths]} have penalties"
         if flaw:
             raise ValueError(f"Kenward and Roger's method is not for this fit: {flaw}")
-        data = self.formula.compute(self.data, self.state)
+        data = self.read.compute(self.data, self.state)
         terms = {term.label: term for term in (*self.matrix.smooths, *self.grouped.terms)}
         parts = []
-        for labels, covariance in self.covariances.items():
+        for labels, covariance in self.optimum.covariances.items():
             columns = [terms[label].columns(data) for label in labels]
             for i, j in combinations_with_replacement(range(len(labels)), 2):
                 product = columns[i] @ columns[j].T
                 g = product if i == j else product + product.T
                 parts.append((float(covariance[i, j]), g))
         weights = np.diag(1 / self.weights)
-        parts.append((float(self.solution.scale), weights))
-        return KenwardRoger.of(self.design(self.data)[:, :-1], parts)
+        parts.append((self.scale, weights))
+        return KenwardRoger.of(self._design(self.data)[0], parts)
 
-    def anova(self, ddf: DDF) -> pd.DataFrame:
+    def _terms(self, ddf: DDF) -> pd.DataFrame:
         """Test the terms: by type III of mixed models, else each given all others."""
-        data = self.formula.compute(self.data, self.state)
-        computed = {name: e for e in self.formula.expressions for name in e.names}
         lines = [term for term in self.matrix.terms if isinstance(term, Linear)]
-        labels = list(dict.fromkeys(self._label(line) for line in lines[1:]))
-        rows, _ = self.linear_rows()
-        estimate, covariance, dof = self.inference(ddf)
-        places = self._places
-
-        def dense_dof(contrasts: Floats) -> Floats:
-            """Return the degrees of freedom of contrasts of the linear terms' coefficients."""
-            dense = (contrasts @ rows)[:, places]
-            return dof(np.column_stack([dense, np.zeros(len(dense))]))
-
-        of_linear = rows[:, places]
-        values = of_linear @ estimate[:-1]
-        variance = of_linear @ covariance[:-1, :-1] @ of_linear.T
+        label_of_line = [label_of_term(self.read, line) for line in lines]
+        labels = list(dict.fromkeys(label_of_line[1:]))
+        rows = linear_rows(self.matrix, self.centre, self.units)[0][:, self._places]
         if self.is_mixed:
-            plain = leave_out_aliased(replace(self.formula, contrasts={}), data)
-            terms, columns, names = [], [np.ones((len(data), 1))], ["(Intercept)"]
-            treated = linear_terms(plain, data)
-            for label in labels:
-                own = [line for line in treated if self._label(line) == label]
-                every = [linear(line.variables, data, frozenset(line.variables)) for line in own]
-                of = {name for line in own for name in line.variables}
-                numbers = {
-                    name
-                    for name in of
-                    if factor_levels(data[name]) is None
-                    and not (name in computed and computed[name].outer)
-                }
-                whole = {name: computed[name].name if name in computed else name for name in of}
-                terms.append(
-                    FixedTerm(
-                        label=label,
-                        names=tuple(name for line in own for name in line.names),
-                        variables=frozenset(whole[name] for name in of),
-                        numbers=frozenset(whole[name] for name in numbers),
-                        names_of_levels=tuple(name for line in every for name in line.names),
-                        of_levels=np.hstack([line.columns(data) for line in every]),
-                    )
-                )
-                columns += [line.columns(data) for line in own]
-                names += [name for line in own for name in line.names]
-            coded = np.hstack([line.columns(data) for line in lines])
-            # the columns of `lines` stand in the order of the formula's terms, as `rows` does
-            contrasts = type_3_contrasts(names, np.hstack(columns), coded, terms)
+            contrasts = type_3_contrasts(*self._terms_of_levels(lines, labels))
         else:
-            own_columns = np.repeat(
-                [self._label(line) for line in lines], [len(x.names) for x in lines]
-            )
-            contrasts = {label: np.eye(len(rows))[own_columns == label] for label in labels}
+            label_of_row = np.repeat(label_of_line, [len(line.names) for line in lines])
+            contrasts = {label: np.eye(len(rows))[label_of_row == label] for label in labels}
+        estimate, covariance, dof = self._inference(ddf)
+        small_sample = self._kenward_roger() if ddf == "Kenward-Roger" and self.is_mixed else None
         found = {}
-        small_sample = self.kenward_roger() if ddf == "Kenward-Roger" and self.is_mixed else None
         for label in labels:
+            of_term = contrasts[label] @ rows
             factor = 1.0  # of F, by Kenward and Roger
-            if small_sample is not None:
-                dense = (contrasts[label] @ rows)[:, places]
-                test = small_sample.f_test(dense, estimate[:-1])
-                factor = small_sample.f(dense)[0]
+            if small_sample is None:
+                test = f_test(of_term, estimate, covariance, dof)
             else:
-                test = f_test(contrasts[label], values, variance, dense_dof)
-            found[label] = (test[2] / factor, *test)
-        statistics = ["wald_f", "num_df", "den_df", "F", "p"]
-        table = pd.DataFrame.from_dict(found, "index", columns=statistics)
-        mean_sq = table.pop("wald_f") * float(self.solution.scale)
+                test = small_sample.f_test(of_term, estimate)
+                factor = small_sample.f(of_term)[0]
+            mean_sq = test[2] / factor * self.scale
+            found[label] = (mean_sq * test[0], mean_sq, *test)
+        columns = ["sum_sq", "mean_sq", "num_df", "den_df", "F", "p"]
+        table = pd.DataFrame.from_dict(found, "index", columns=columns)
+        smooths = self._tests().drop(columns="ref_df").rename(columns={"edf": "num_df"})
+        smooths.insert(1, "den_df", self._residual_dof)
         if self.is_mixed:
-            table.insert(0, "mean_sq", mean_sq)
-            table.insert(0, "sum_sq", mean_sq * table["num_df"])
-            return table
-        smooths = self.tests().rename(columns={"edf": "num_df"}).drop(columns="ref_df")
-        residual = float(self.solution.n) - float(self.solution.edf.sum())
-        return pd.concat([table, smooths.assign(den_df=residual)[list(table)]])
+            smooths = smooths.drop(index=list(self.random))
+        else:
+            table = table[columns[2:]]
+        return pd.concat([table, smooths]) if len(smooths) else table
 
-    def loglik_by_ml(self) -> float:
+    def _terms_of_levels(
+        self, lines: Sequence[Linear], labels: Sequence[str]
+    ) -> tuple[Sequence[str], Floats, Floats, Sequence[FixedTerm]]:
+        """Return what :func:`psychlm.reading_times.tests.type_3_contrasts` needs of the terms."""
+        data = self.read.compute(self.data, self.state)
+        computed = {name: e for e in self.read.expressions for name in e.names}
+        plain = leave_out_aliased(replace(self.read, contrasts={}), data)
+        treated = linear_terms(plain, data)
+        terms, columns, names = [], [np.ones((len(data), 1))], ["(Intercept)"]
+        for label in labels:
+            own = [line for line in treated if label_of_term(self.read, line) == label]
+            every = [linear(line.variables, data, frozenset(line.variables)) for line in own]
+            of_term = {name for line in own for name in line.variables}
+            numbers = {
+                name
+                for name in of_term
+                if factor_levels(data[name]) is None
+                and not (name in computed and computed[name].outer)
+            }
+            whole = {name: computed[name].name if name in computed else name for name in of_term}
+            terms.append(
+                FixedTerm(
+                    label=label,
+                    names=tuple(name for line in own for name in line.names),
+                    variables=frozenset(whole.values()),
+                    numbers=frozenset(whole[name] for name in numbers),
+                    names_of_levels=tuple(name for line in every for name in line.names),
+                    of_levels=np.hstack([line.columns(data) for line in every]),
+                )
+            )
+            columns += [line.columns(data) for line in own]
+            names += [name for line in own for name in line.names]
+        # the columns of `lines` stand in the order of the formula's terms, as their rows do
+        coded = np.hstack([line.columns(data) for line in lines])
+        return names, np.hstack(columns), coded, terms
+
+    def _loglik_by_ml(self) -> float:
         return self.again("ML").loglik
 
-    def residual_df(self) -> float:
-        return float(self.solution.n) - float(self.edf1_of_all().sum())
-
-    def deviance(self) -> float:
-        return float(self.solution.rss)
+    def _deviance(self) -> tuple[float, float]:
+        return float(self.solution.rss), self.n - float(self.edf1_of_all().sum())
 
     def edf1_of_all(self) -> Floats:
         """Return the diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal, (q + r,)."""
-        if self.edf1 is not None:
-            return self.edf1
-        q, n_groups = len(self.scale), len(self.grouped.levels)
-        counts = np.r_[np.ones(q), np.full(len(self.penalty) - q, n_groups)]
+        if self.optimum.mixed_fit is not None:
+            return self.optimum.mixed_fit.edf1
+        q, n_groups = len(self.units), len(self.grouped.levels)
+        penalty = self.optimum.penalty
+        counts = np.r_[np.ones(q), np.full(len(penalty) - q, n_groups)]
         squares = self.solution.inverse.reduced()[1][0].numpy()
-        return counts - self.penalty * (squares @ self.penalty)
+        return counts - penalty * (squares @ penalty)
 
-    def linear_rows(self) -> tuple[Floats, list[str]]:
-        """Return the matrix, (p, q), that turns coefficients of the dense columns into R's of the
-        linear terms, whose names are returned too; the intercept lacks the response's mean."""
-        lines = [term for term in self.matrix.terms if isinstance(term, Linear)]
-        linear_places = np.concatenate([np.r_[self.matrix.slices[term.label]] for term in lines])
-        chosen = np.eye(len(self.scale))[linear_places]
-        chosen[0, linear_places[1:]] = -self.centre[linear_places[1:]]
-        return chosen / self.scale, [self.matrix.names[i] for i in linear_places]
-
-    def predict(
+    def _predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
         return self._evaluate(data, {*self.parts, *self.random} - {*exclude}, se, constant=True)
 
-    def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
+    def _effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
         fit, error = self._evaluate(data, {label}, se=True, constant=False)
         return fit, np.asarray(error)
 
-    def residuals(self) -> Floats:
-        """Return response minus fit, times the root of the weights, as R's deviance residuals."""
-        return self.weights**0.5 * (self.response - self.predict(self.data, (), se=False)[0])
-
-    @property
-    def spans(self) -> dict[str, slice]:
-        """Return the columns of each smooth, the grouped ones after the q others."""
-        q = len(self.scale)
-        grouped = {k: slice(q + s.start, q + s.stop) for k, s in self.grouped.slices.items()}
-        slices = self.matrix.slices | grouped
-        spans: dict[str, slice] = {}
-        for smooth in self.formula.smooths:  # "s(x):g" has the terms "s(x):ga", "s(x):gb"
-            of_levels = [label for label in slices if smooth.by and label.startswith(smooth.label)]
-            spans |= {label: slices[label] for label in of_levels or [smooth.label]}
-        return spans
-
-    def tests(self) -> pd.DataFrame:
+    def _tests(self) -> pd.DataFrame:
         """Return the tests of :mod:`psychlm.reading_times._result`, NaN for random effects if the
         model has more than ``MAX_TESTED`` coefficients, or effects that correlate."""
-        solved, scale = self.solution, float(self.solution.scale)
-        q, n_groups = len(self.scale), len(self.grouped.levels)
+        solved, scale = self.solution, self.scale
+        q, n_groups = len(self.units), len(self.grouped.levels)
         beta, edf = solved.beta[0].numpy(), solved.edf[0].numpy()
         dof = max(1.0, np.round(float(solved.n) - edf.sum()))
         edf1 = self.edf1_of_all()
-        xx, all_columns = self.moments.xx[0].numpy(), None
+        xx, all_columns = self.optimum.moments.xx[0].numpy(), None
         rows = {}
-        for label, span in self.spans.items():
+        for label, span in spans_of(self.read, self.matrix, self.grouped).items():
             if label not in self.random:
                 covariance = solved.inverse.dense[0].numpy()[span, span] * scale
                 rank = min(edf1[span].sum(), span.stop - span.start)
                 test = test_smooth(beta[span], covariance, xx[span, span], rank, dof)
-            elif q + n_groups * (len(edf) - q) > MAX_TESTED or self.edf1 is not None:
+            elif q + n_groups * (len(edf) - q) > MAX_TESTED or self.is_mixed:
                 test = (np.nan, np.nan, np.nan)
             else:
                 all_columns = all_columns or self._all_columns()
@@ -386,23 +350,26 @@ class _Fitted(Model):
     def _all_columns(self) -> tuple[Floats, Floats, Floats, np.ndarray]:
         """Return coefficients, cross-products and penalty of all columns, the grouped ones level by
         level, and the random effect that each belongs to."""
-        q, m = len(self.scale), self.moments
+        q, m = len(self.units), self.optimum.moments
         n_groups, r = m.zy.shape[1:]
         zx = m.zx[0].reshape(n_groups * r, q).numpy()
         zz = block_diag(*m.zz[0].numpy(), np.zeros((0, 0)))
         xx = np.block([[m.xx[0].numpy(), zx.T], [zx, zz]])
         owner = np.full(q + r, "", dtype=object)
+        spans = spans_of(self.read, self.matrix, self.grouped)
         for label in self.random:
-            owner[self.spans[label]] = label
+            owner[spans[label]] = label
         beta = np.r_[self.solution.beta[0].numpy(), self.solution.group_beta[0].numpy().ravel()]
-        penalty, owners = (np.r_[x[:q], np.tile(x[q:], n_groups)] for x in (self.penalty, owner))
+        penalty, owners = (
+            np.r_[x[:q], np.tile(x[q:], n_groups)] for x in (self.optimum.penalty, owner)
+        )
         return beta, xx, penalty, owners
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
         solved, inverse = self.solution, self.solution.inverse
-        variance, dense_inverse = float(solved.scale), inverse.dense[0].numpy()
-        dense = np.sqrt(dense_inverse.diagonal() * variance) / self.scale
+        variance, dense_inverse = self.scale, inverse.dense[0].numpy()
+        dense = np.sqrt(dense_inverse.diagonal() * variance) / self.units
         border, within = inverse.border[0].numpy(), inverse.within[0].numpy()
         between = np.einsum("grq,qp,grp->gr", border, dense_inverse, border, optimize=True)
         grouped = np.sqrt((np.einsum("grr->gr", within) + between) * variance)
@@ -414,7 +381,7 @@ class _Fitted(Model):
             names = np.array([name.removeprefix(f"{label}.") for name in term.names], dtype=object)
             if label in self.matrix.slices:
                 span = self.matrix.slices[label]
-                estimate = solved.beta[0].numpy()[span] / self.scale[span]
+                estimate = solved.beta[0].numpy()[span] / self.units[span]
                 error = dense[span]
             else:  # level by level of the grouping factor
                 sizes = {v: len(x) for v, x in zip(term.variables, term.factors, strict=True) if x}
@@ -463,16 +430,17 @@ def fit(
         return fit(data[kept], formula, state, other, device, tolerance, weights)
 
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
-    matrix, grouped, columns, centre, scale = _design(formula, data)
+    empty_cells, matrix, grouped, columns, centre, units = _design(formula, data)
     response, offset = data[formula.response].to_numpy(np.float64), formula.offset(data)
     n, mean = len(response), float((response - offset).mean())
+    w = np.ones(n) if weights is None else data[weights].to_numpy(np.float64, copy=True)
     y = response - offset - mean
+    rows = Regression(matrix, grouped, columns, centre, units, y, w, *grouped.rows(data))
     n_free = int(matrix.free.sum())
     if n <= n_free:
         raise FrameError(f"{n} rows are too few for {n_free} unpenalised coefficients; drop terms")
 
     # Cross-products, weighted; the coordinates of mgcv's coefficients depend on no weights.
-    w = np.ones(n) if weights is None else data[weights].to_numpy(np.float64, copy=True)
     where = torch_device(device, "reading_times.fit", float64=True)
     sums = columns.products(w), columns.sums(np.zeros(n, dtype=np.int64), 1, w * y)[0], w * y @ y
     of_all = *sums, float(n), *grouped.moments(data, columns, y, w)
@@ -481,126 +449,223 @@ def fit(
     check_collinear(correlation, matrix.names, matrix.free)
 
     # Smoothing from mgcv's first lambda; each random effect has a penalty, grouped ones come last.
-    covariances = correlation * np.outer(scale, scale)
-    weighted = sums[0] / n * np.outer(scale, scale)
+    covariances = correlation * np.outer(units, units)
+    weighted = sums[0] / n * np.outer(units, units)
     diagonals = matrix.diagonals(centre, covariances, weighted) + grouped.diagonals(of_all[4], n)
     start = start_smoothing(diagonals, n)
-    penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
-    used = data[list(formula.columns((*formula.variables, formula.response)))]
-    used = used if weights is None else used.assign(**{weights: w})
-    components = mixed_fit = None
-    penalty = np.zeros(0)
-    of_blocks: dict[tuple[str, ...], Floats] = {}
-    on_device = moments
-    moments = _to_cpu(on_device)
+    # what mgcv's units of the unpenalised coefficients add to the restricted likelihood
+    of_units = _null_space(matrix, centre, covariances, units) if method == "REML" else 0.0
     if formula.blocks:
-        components = mixed_components(formula, matrix, grouped, moments, scale, start)
-        mixed_fit = mixed.solve(moments, list(components.values()), method)
-        solution = mixed_fit.solution
-        by_labels = dict(zip(components, mixed_fit.covariances, strict=True))
-        of_blocks = {labels: by_labels[labels] for labels in by_labels if labels in formula.blocks}
+        optimum = _mixed_optimum(formula, rows, _to_cpu(moments), start, of_units, method)
     else:
-        begin = (torch.from_numpy(part).to(where) for part in (penalties, start))
-        solution = _to_cpu(solve(on_device, *begin, method=method, tolerance=tolerance))
-        penalty = solution.log_lambda[0].exp().numpy() @ penalties
-        if n * solution.inverse.dense[0].diagonal()[matrix.free].max() > INFLATED:
-            solution = _refined(solution, columns, grouped.rows(data), y, w, penalty)
-    model = _Fitted(
-        formula=formula.of_predictors,
+        optimum = _additive_optimum(rows, moments, start, of_units, method, tolerance)
+
+    # Estimates of linear terms are as R has them; the intercept is a combination of all.
+    solution = optimum.solution
+    edf, scale, rss = solution.edf[0].numpy(), float(solution.scale), float(solution.rss)
+    to_r, names = linear_rows(matrix, centre, units)
+    estimate = to_r @ solution.beta[0].numpy()
+    estimate[0] += mean
+    covariance = to_r @ solution.inverse.dense[0].numpy() @ to_r.T * scale
+    dof = n - edf.sum()
+    if optimum.mixed_fit is not None:
+        uncertainty = optimum.mixed_fit.uncertainty
+        dof = uncertainty.dof(to_r[:, uncertainty.columns])
+    # Shares of the variance and the deviance, which counts from the weighted mean, as in mgcv.
+    residuals = w**0.5 * rows.residuals(solution)
+    about_mean = w**0.5 * (response - np.average(response, weights=w**0.5))
+    # unweighted residuals have the mean 0
+    left = np.var(residuals, ddof=1) if weights is not None else rss / (n - 1)
+    adjusted = left * (n - 1) / (n - float(edf.sum()))
+    random = tuple(smooth.label for smooth in formula.smooths if smooth.basis == "re")
+    deviations = {label: optimum.deviations[label] for label in random} | {"residual": scale**0.5}
+    edf_of = {k: edf[span].sum() for k, span in spans_of(formula, matrix, grouped).items()}
+    used = data[list(formula.columns((*formula.variables, formula.response)))]
+    read = formula.of_predictors
+    return NativeFit(
+        formula=formula.text,
+        backend="native",
+        method=method,
+        loglik=optimum.loglik,
+        edf=float(edf.sum()),
+        **coefficient_tables(names, estimate, covariance, dof),
+        smooths=smooth_table(edf_of),
+        scale=scale,
+        n=n,
+        converged=bool(solution.converged.all()),
+        data=used if weights is None else used.assign(**{weights: w}),
+        residuals=pd.Series(residuals, data.index, name="residual"),
+        variance_components=pd.Series(deviations, name="std_dev"),
+        r_squared=1 - float(adjusted / np.var(about_mean, ddof=1)),
+        deviance_explained=1 - rss / float((w * (y - np.average(y, weights=w)) ** 2).sum()),
+        criterion=optimum.score,
+        aic=-2 * optimum.loglik + 2 * (optimum.n_parameters + 1),
+        correlations=optimum.correlations,
+        singular=optimum.singular,
+        is_mixed=optimum.mixed_fit is not None,
+        parts=_parts(read, matrix),
+        random=random,
+        variables=read.columns(read.variables),
+        fixed_variables=read.columns(read.fixed_variables),
+        empty_cells=empty_cells,
+        read=read,
         state=state,
         matrix=matrix,
         grouped=grouped,
         centre=centre,
-        scale=scale,
-        response=response,
+        units=units,
         weights=w,
         mean=mean,
-        data=used,
+        optimum=optimum,
         solution=solution,
-        penalty=penalty,
-        moments=moments,
-        method=method,
         again=again,
-        edf1=mixed_fit.edf1 if mixed_fit else None,
-        uncertainty=mixed_fit.uncertainty if mixed_fit else None,
-        covariances=of_blocks,
     )
 
-    of_scale = _null_space(matrix, centre, covariances, scale) if method == "REML" else 0.0
-    of_weights = float(np.log(w).sum()) / 2
-    loglik = float(solution.loglik) + of_weights - bool(components) * of_scale
-    n_parameters = float(solution.edf.sum())
-    more: dict[str, Any] = {}
-    if components and mixed_fit:
-        value = -loglik
-        n_parameters = float(n_free + mixed_fit.n_parameters)
-        deviations, more = _described(components, mixed_fit)
-    else:
-        value = _score(moments, solution, penalties, n_free, method) + of_scale - of_weights
-        deviations = _deviations(matrix, grouped, solution)
-    deviations = {label: deviations[label] for label in model.random}
-    deviations["residual"] = float(solution.scale) ** 0.5
-    return GAMFit(
-        formula=formula.text,
-        backend="native",
-        method=method,
+
+def _mixed_optimum(
+    formula: Formula,
+    rows: Regression,
+    moments: Moments,
+    start: Floats,
+    of_units: float,
+    method: Method,
+) -> Optimum:
+    """Fit a model with random effects in lme4's notation, whose likelihood is marginal."""
+    matrix = rows.matrix
+    components = mixed_components(formula, matrix, rows.grouped, moments, rows.units, start)
+    found = mixed.solve(moments, list(components.values()), method)
+    deviations, correlations, singular = _describe(components, found)
+    for message in singular:
+        warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
+    by_labels = dict(zip(components, found.covariances, strict=True))
+    loglik = float(found.solution.loglik) + float(np.log(rows.weights).sum()) / 2 - of_units
+    return Optimum(
+        solution=found.solution,
+        moments=moments,
         loglik=loglik,
-        scale=float(solution.scale),
-        n=n,
-        converged=bool(solution.converged.all()),
-        data=used,
-        model=model,
-        variance_components=pd.Series(deviations, name="std_dev"),
-        criterion=value,
-        aic=-2 * loglik + 2 * (n_parameters + 1),
-        **_statistics(model, y),
-        **more,
+        score=-loglik,
+        n_parameters=float(matrix.free.sum() + found.n_parameters),
+        deviations=deviations,
+        mixed_fit=found,
+        covariances={labels: by_labels[labels] for labels in formula.blocks},
+        correlations=correlations,
+        singular=singular,
     )
 
 
-def _refined(
-    solution: Solution,
-    columns: Columns,
-    grouped: tuple[NDArray[np.int64], Floats],
-    y: Floats,
-    weights: Floats,
-    penalty: Floats,
-) -> Solution:
+def _additive_optimum(
+    rows: Regression,
+    moments: Moments,
+    start: Floats,
+    of_units: float,
+    method: Method,
+    tolerance: float,
+) -> Optimum:
+    """Fit a model whose coefficients have penalties."""
+    matrix, grouped, w = rows.matrix, rows.grouped, rows.weights
+    n = len(w)
+    of_columns = block_diag(matrix.penalties / rows.units**2, *grouped.penalties)
+    penalties = torch.from_numpy(of_columns)
+    where = moments.xx.device
+    begin = penalties.to(where), torch.from_numpy(start).to(where)
+    solution = _to_cpu(solve(moments, *begin, method=method, tolerance=tolerance))
+    moments = _to_cpu(moments)
+    lambdas = solution.log_lambda[0].exp()
+    penalty = lambdas @ penalties
+    if n * solution.inverse.dense[0].diagonal()[matrix.free].max() > INFLATED:
+        solution = _refined(solution, rows, penalty.numpy())
+        rss = torch.tensor([w @ rows.residuals(solution) ** 2])
+        scale = solution.scale * rss / solution.rss
+        of_rss = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
+        solution = replace(solution, rss=rss, scale=scale, loglik=of_rss)
+
+    # The criterion where the residual variance has its best value, too.
+    q, beta, group_beta = rows.columns.q, solution.beta[0], solution.group_beta[0]
+    penalised = (penalty[:q] * beta.square()).sum() + (penalty[q:] * group_beta.square()).sum()
+    dof = n - (int(matrix.free.sum()) if method == "REML" else 0)
+    variance = (solution.rss + penalised) / dof
+    theta = torch.cat([solution.log_lambda, variance.log()[:, None]], dim=1)
+    reached = criterion(moments, penalties, penalised_columns(penalties), theta, method)
+    of_weights = float(np.log(w).sum()) / 2
+    owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
+    deviations = (solution.scale / lambdas).sqrt().tolist()
+    return Optimum(
+        solution=solution,
+        moments=moments,
+        loglik=float(solution.loglik) + of_weights,
+        score=float(reached.value) + of_units - of_weights,
+        n_parameters=float(solution.edf.sum()),
+        deviations=dict(zip(owners, deviations, strict=True)),
+        penalties=of_columns,
+        curvature=reached.hessian[0].numpy(),
+    )
+
+
+def label_of_term(formula: Formula, term: Term) -> str:
+    """Return R's label of a term: all powers of a polynomial are one."""
+    whole = {name: e.name for e in formula.expressions for name in e.names}
+    if isinstance(term, Linear):
+        return ":".join(whole.get(name, name) for name in term.variables)
+    return term.label
+
+
+def _parts(formula: Formula, matrix: ModelMatrix) -> dict[str, Part]:
+    """Return the linear terms and smooths by label, with the variables that they depend on."""
+    parts = {}
+    for term in matrix.terms[1:]:
+        if isinstance(term, By):
+            level = {term.by: 1.0 if term.level is None else term.level}
+            parts[term.label] = Part(formula.columns(term.variables[:-1]), level)
+        elif not isinstance(term, RandomEffect):
+            parts[label_of_term(formula, term)] = Part(formula.columns(term.variables))
+    return parts
+
+
+def linear_rows(matrix: ModelMatrix, centre: Floats, units: Floats) -> tuple[Floats, list[str]]:
+    """Return the matrix, (p, q), that turns coefficients of the dense columns into R's of the
+    linear terms, whose names are returned too; the intercept lacks the response's mean."""
+    lines = [term for term in matrix.terms if isinstance(term, Linear)]
+    places = np.concatenate([np.r_[matrix.slices[term.label]] for term in lines])
+    chosen = np.eye(len(units))[places]
+    chosen[0, places[1:]] = -centre[places[1:]]
+    return chosen / units, [matrix.names[i] for i in places]
+
+
+def spans_of(formula: Formula, matrix: ModelMatrix, grouped: GroupedEffects) -> dict[str, slice]:
+    """Return the columns of each smooth, the grouped ones after the q others."""
+    q = len(matrix.names)
+    slices = dict(matrix.slices)
+    slices |= {k: slice(q + s.start, q + s.stop) for k, s in grouped.slices.items()}
+    spans: dict[str, slice] = {}
+    for smooth in formula.smooths:  # "s(x):g" has the terms "s(x):ga", "s(x):gb"
+        of_levels = [label for label in slices if smooth.by and label.startswith(smooth.label)]
+        spans |= {label: slices[label] for label in of_levels or [smooth.label]}
+    return spans
+
+
+def _refined(solution: Solution, rows: Regression, penalty: Floats) -> Solution:
     """Return the coefficients after a step of iterative refinement.
 
-    The condition number of cross-products is the square of that of the rows. With residuals e = y -
-    X b of the rows, b + A^-1 (X'W e - S b) has lost no more than the rows have; the residual sum of
-    squares is that of the rows, too.
+    The condition number of cross-products is the square of that of the rows. With weighted
+    residuals e = W (y - X b) of the rows, b + A^-1 (X'e - S b) has lost no more than the rows have.
     """
-    level, z = grouped
-    q = columns.q
-    one = np.zeros(len(y), dtype=np.int64)
-
-    def residuals(found: Solution) -> Floats:
-        fitted = columns.times(found.beta[0].numpy())
-        if z.shape[1]:
-            fitted += (z * found.group_beta[0].numpy()[level]).sum(axis=1)
-        return y - fitted
-
-    e = weights * residuals(solution)
-    x_gradient = columns.sums(one, 1, e)[0] - penalty[:q] * solution.beta[0].numpy()
+    e = rows.weights * rows.residuals(solution)
+    q = rows.columns.q
+    one = np.zeros(len(e), dtype=np.int64)
+    x_gradient = rows.columns.sums(one, 1, e)[0] - penalty[:q] * solution.beta[0].numpy()
     z_gradient = -penalty[q:] * solution.group_beta[0].numpy()
-    if z.shape[1]:
-        np.add.at(z_gradient, level, z * e[:, None])
+    if rows.z.shape[1]:
+        np.add.at(z_gradient, rows.level, rows.z * e[:, None])
     step = solution.inverse.solve(
         torch.from_numpy(x_gradient[None]), torch.from_numpy(z_gradient[None])
     )
-    moved = replace(
-        solution, beta=solution.beta + step[0], group_beta=solution.group_beta + step[1]
-    )
-    rss = torch.tensor([weights @ residuals(moved) ** 2])
-    n = solution.n
-    loglik = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
-    return replace(moved, rss=rss, scale=solution.scale * rss / solution.rss, loglik=loglik)
+    beta = solution.beta + step[0]
+    return replace(solution, beta=beta, group_beta=solution.group_beta + step[1])
 
 
-def _design(formula: Formula, data: pd.DataFrame) -> tuple[Any, Any, Any, Any, Any]:
-    """Return the model matrix, its grouped random effects, and its columns with centre and scale.
+def _design(formula: Formula, data: pd.DataFrame) -> tuple[Any, ...]:
+    """Return the columns of empty cells, the model matrix, its grouped random effects, and its
+    columns with centre and units.
 
     Columns of blocks are not scaled, for one covariance holds for all levels.
     """
@@ -613,66 +678,8 @@ def _design(formula: Formula, data: pd.DataFrame) -> tuple[Any, Any, Any, Any, A
     if formula.blocks:
         for term in matrix.smooths:
             scaled[matrix.slices[term.label]] = not isinstance(term, RandomEffect)
-    return matrix, grouped, *matrix.distinct(data, rows).standardise(matrix.centred, scaled)
-
-
-def _described(components: Any, mixed_fit: Any) -> tuple[Any, dict[str, Any]]:
-    """Return deviations and correlations of random effects; warn of those that are singular."""
-    deviations, correlations, singular = _describe(components, mixed_fit)
-    for message in singular:
-        warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
-    return deviations, {"correlations": correlations, "singular": singular}
-
-
-def _deviations(matrix: Any, grouped: Any, solution: Solution) -> dict[str, float]:
-    """Return the standard deviations of random effects, which have one penalty each."""
-    owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
-    lambdas = solution.log_lambda[0].exp().numpy()
-    return dict(zip(owners, (float(solution.scale) / lambdas) ** 0.5, strict=True))
-
-
-def _score(
-    moments: Moments, solution: Solution, penalties: Floats, n_free: int, method: Method
-) -> float:
-    """Return the criterion at the optimum, where the residual variance has its best value."""
-    q, beta, group_beta = len(solution.beta[0]), solution.beta[0], solution.group_beta[0]
-    penalty = solution.log_lambda[0].exp() @ torch.from_numpy(penalties)
-    penalised = (penalty[:q] * beta.square()).sum() + (penalty[q:] * group_beta.square()).sum()
-    best = (solution.rss + penalised) / (solution.n - (n_free if method == "REML" else 0))
-    theta = torch.cat([solution.log_lambda, best.log()[:, None]], dim=1)
-    all_penalties = torch.from_numpy(penalties)
-    columns = penalised_columns(all_penalties)
-    return float(criterion(moments, all_penalties, columns, theta, method).value)
-
-
-def _statistics(model: _Fitted, y: Floats) -> dict[str, Any]:
-    """Return edf, tables of coefficients and smooths, and the shares of variance and deviance.
-
-    Estimates of linear terms are as R has them; the intercept is a combination of all. ``y`` is the
-    response less the offset, from whose weighted mean the deviance is counted, as mgcv does.
-    """
-    solution = model.solution
-    edf, n, rss = solution.edf[0].numpy(), len(y), float(solution.rss)
-    scaled, names = model.linear_rows()
-    estimate = scaled @ solution.beta[0].numpy()
-    estimate[0] += model.mean
-    covariance = scaled @ solution.inverse.dense[0].numpy() @ scaled.T * float(solution.scale)
-    dof = n - edf.sum()
-    if model.uncertainty is not None:
-        dof = model.uncertainty.dof(scaled[:, model.uncertainty.columns])
-    tables = coefficient_tables(names, estimate, covariance, dof)
-
-    w = model.weights
-    about_mean = w**0.5 * (model.response - np.average(model.response, weights=w**0.5))
-    # unweighted residuals have the mean 0
-    left = np.var(model.residuals(), ddof=1) if (w != 1).any() else rss / (n - 1)
-    adjusted = left * (n - 1) / (n - float(edf.sum()))
-    return tables | {
-        "edf": float(edf.sum()),
-        "smooths": smooth_table({label: edf[span].sum() for label, span in model.spans.items()}),
-        "r_squared": 1 - float(adjusted / np.var(about_mean, ddof=1)),
-        "deviance_explained": 1 - rss / float((w * (y - np.average(y, weights=w)) ** 2).sum()),
-    }
+    standardised = matrix.distinct(data, rows).standardise(matrix.centred, scaled)
+    return formula.empty_cells, matrix, grouped, *standardised
 
 
 def mixed_components(

@@ -14,31 +14,20 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import (
-    Floats,
-    GAMFit,
-    Model,
-    Part,
-    coefficient_tables,
-    smooth_table,
-)
-from psychlm.reading_times.formula import Formula
+from psychlm.reading_times._result import GAMFit, Part, coefficient_tables, smooth_table
+from psychlm.reading_times.formula import Floats, Formula
 
 SMOOTHING = np.logspace(-3, 4, 8)  # one penalty for all terms is chosen from these
 UNPENALISED = 1e-9
 
 
-@dataclass(frozen=True)
-class _Fitted(Model):
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class PygamFit(GAMFit):
     """A fit by pygam, which predicts."""
 
     model: Any
-    variables: Sequence[str]
-    parts: dict[str, Part]
 
-    def predict(
-        self, data: pd.DataFrame, exclude: Sequence[str], se: bool
-    ) -> tuple[Floats, Floats | None]:
+    def _predict(self, data: pd.DataFrame, exclude: Sequence[str], se: bool) -> tuple[Floats, None]:
         if se or exclude:
             self._absent()
         return self.model.predict(data[self.variables].to_numpy(np.float64)), None
@@ -86,7 +75,8 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
 
     # Its statistics: pygam puts the intercept last, and its residual sum of squares gives loglik.
     n, edf = len(y), float(model.statistics_["edof"])
-    rss = float(((y - model.predict(matrix)) ** 2).sum())
+    residuals = pd.Series(y - model.predict(matrix), data.index, name="residual")
+    rss = float((residuals**2).sum())
     index = [len(model.coef_) - 1, *range(n_linear)]
     per_coefficient = model.statistics_["edof_per_coef"]
     edf_of = {
@@ -95,7 +85,7 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
     }
     estimate, covariance = model.coef_[index], model.statistics_["cov"][np.ix_(index, index)]
     labels = ["(Intercept)", *(term[0] for term in formula.linear)]
-    return GAMFit(
+    return PygamFit(
         formula=formula.text,
         backend="pygam",
         method="GCV",
@@ -107,5 +97,8 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
         n=n,
         converged=True,
         data=data[[formula.response, *names]],
-        model=_Fitted(model, names, dict.fromkeys(labels[1:], Part(()))),
+        residuals=residuals,
+        parts=dict.fromkeys(labels[1:], Part(())),
+        variables=names,
+        model=model,
     )

@@ -30,8 +30,7 @@ from psychlm.cluster import run_pieces
 from psychlm.corpora.reading_times import places_before
 from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows, plain
-from psychlm.reading_times._result import Floats
-from psychlm.reading_times.formula import FormulaError, parse
+from psychlm.reading_times.formula import Floats, FormulaError, parse
 from psychlm.reading_times.model_matrix import COLLINEAR, Integers, check_response
 from psychlm.reading_times.reml import Method, Moments, Solution, solve
 from psychlm.reading_times.shared_design import SharedDesign, extend, share_design

@@ -20,8 +20,7 @@ import scipy
 
 from psychlm import _formatting
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import Floats, format_p, is_number
-from psychlm.reading_times.formula import level_name
+from psychlm.reading_times.formula import Floats, is_number, level_name
 from psychlm.reading_times.smooths import factor_levels
 
 if TYPE_CHECKING:
@@ -31,6 +30,11 @@ DDF = Literal["Satterthwaite", "Kenward-Roger"]
 Adjust = Literal["tukey", "holm", "bonferroni", "none"]
 ZERO = 1e-7  # share of the largest below which a coefficient of a contrast is rounding
 LARGEST = 3000  # rows for which Kenward and Roger's covariance is computed, as in emmeans
+
+
+def format_p(p: float) -> str:
+    """Return a p-value with three digits, or that it is tiny."""
+    return f"{p:.3g}" if p >= 1e-10 or np.isnan(p) else "<1e-10"
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +160,7 @@ def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...], refit: boo
     again = refit and "REML" in methods
     if differ and not refit and "REML" in methods:
         raise ValueError("restricted likelihoods of other fixed effects do not compare; refit=True")
-    loglik = np.array([fit.model.loglik_by_ml() if again else fit.loglik for fit in fits])
+    loglik = np.array([fit._loglik_by_ml() if again else fit.loglik for fit in fits])
     n_parameters = np.array([round(fit.aic / 2 + fit.loglik) for fit in fits])
     chi2 = 2 * np.diff(loglik)
     df = np.diff(n_parameters)
@@ -185,8 +189,7 @@ def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...], refit: boo
 
 def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
     """Compare additive models by their deviances."""
-    residual_df = np.array([fit.model.residual_df() for fit in fits])
-    deviance = np.array([fit.model.deviance() for fit in fits])
+    deviance, residual_df = np.array([fit._deviance() for fit in fits]).T
     largest = fits[int(residual_df.argmin())]
     df = -np.diff(residual_df)
     chi2 = -np.diff(deviance) / largest.scale
@@ -402,7 +405,7 @@ TRANSFORMED: dict[str, Callable[..., Any]] = {
 }
 
 
-def means(
+def marginal_means(
     fit: GAMFit,
     of: str | Sequence[str],
     *,
@@ -415,19 +418,64 @@ def means(
     ddf: DDF = "Satterthwaite",
     level: float = 0.95,
 ) -> Table:
-    """Return what :meth:`GAMFit.means` describes."""
+    """Return estimated marginal means, or their differences, as R's emmeans does.
+
+    A mean is the average expected response over a grid: all levels of the factors and of
+    numbers with two values, each weighing the same, and the mean of every other number, without
+    random effects (Searle, Speed & Milliken 1980). With ``by`` a number at several values and
+    ``pairs`` it is a difference smooth: ``fit.means("cond", by="position", at={"position":
+    range(1, 50)}, pairs=True)`` is the difference of ``cond`` along the position, that of
+    ``s(position, by=cond)`` with that of the intercepts.
+
+    Parameters
+    ----------
+    of, by : str or list of str
+        Variables whose combinations have means; differences are taken within those of ``by``.
+    at : dict, optional
+        Values of numbers, or levels of factors, instead of those of the grid.
+    pairs : bool
+        Whether to return all differences of two means.
+    adjust : {"tukey", "holm", "bonferroni", "none"}, optional
+        Of p and intervals, for the number of comparisons: "tukey" for pairs unless given, else
+        "none".
+    response : bool
+        Whether to return from ``log(y)``, or from a family's link, to the response; differences
+        of logarithms become ratios.
+    bias_correction : bool
+        Whether to multiply means of ``log(y)`` by 1 + v/2, v the residual variance, which makes
+        them means of y; without, they are medians. The variance of random effects is not in v.
+    ddf : {"Satterthwaite", "Kenward-Roger"}
+        Degrees of freedom of mixed models.
+    level : float
+        Coverage of the intervals.
+
+    Returns
+    -------
+    Table
+        The variables (of pairs ``contrast``), ``estimate`` (``ratio``), ``std_error``, ``df``,
+        ``low``, ``high``, and of pairs ``t`` and ``p``; notes say what was averaged and held.
+
+    Examples
+    --------
+    >>> from psychlm import reading_times
+    >>> words = pd.DataFrame({"ms": [10.0, 12, 20, 26], "old": list("aabb"), "x": [1, 2, 1, 2]})
+    >>> fit = reading_times.fit(words, "ms ~ old + x")
+    >>> fit.means("old")["estimate"].round(6).tolist()
+    [11.0, 23.0]
+    """
     of = [of] if isinstance(of, str) else list(of)
     by = [by] if isinstance(by, str) else list(by)
     at = {name: np.atleast_1d(values) for name, values in (at or {}).items()}
-    variables = fit.model.fixed_variables
+    variables = fit.fixed_variables
     unknown = [name for name in (*of, *by, *at) if name not in variables]
+    unknown += [name for name in of if name in by]
     if unknown or not of:
         raise ValueError(
-            f"means of {of} by {by}: {unknown} are no variables of the fixed part, which are "
-            f"{[*variables]}"
+            f"means of {of} by {by}: {unknown} are in both, or no variables of the fixed part, "
+            f"which are {[*variables]}"
         )
     estimates = fit.coefficients["estimate"]
-    undetermined = [*fit.model.empty_cells, *estimates.index[estimates.isna()]]
+    undetermined = [*fit.empty_cells, *estimates.index[estimates.isna()]]
     if undetermined:
         raise ValueError(
             f"no reading determines {undetermined}, so that means over all cells are not "
@@ -436,51 +484,35 @@ def means(
         )
     adjust = adjust or ("tukey" if pairs else "none")
 
-    # The reference grid: all levels of factors and of numbers with two values, means of the others.
-    axes: dict[str, list[Any]] = {}
-    held = []
-    for name in variables:
-        values = fit.data[name].dropna()
-        distinct = values.drop_duplicates().sort_values()
-        if name in at:
-            axes[name] = list(at[name])
-        elif is_number(values) and len(distinct) > 2:
-            axes[name] = [float(values.mean())]
-            held.append(f"{name} = {values.mean():.4g}")
-        else:
-            levels = factor_levels(values)
-            axes[name] = list(distinct if levels is None else levels)
-    averaged = [name for name in axes if len(axes[name]) > 1 and name not in (*of, *by)]
-    grid = pd.MultiIndex.from_product(axes.values(), names=list(axes)).to_frame(index=False)
-    for name in grid:
-        if isinstance(fit.data[name].dtype, pd.CategoricalDtype):
-            grid[name] = grid[name].astype(fit.data[name].dtype)
-    rest = [name for name in fit.model.variables if name not in grid]
-    others = fit.data[rest].iloc[[0] * len(grid)].reset_index(drop=True)
+    grid, others, held = _reference_grid(fit, at)
+    averaged = [name for name in grid if grid[name].nunique() > 1 and name not in (*of, *by)]
 
     # Each mean is an average of rows of the grid, all levels weighing the same.
-    columns = fit.model.design(pd.concat([grid, others], axis=1))
+    rows_of_grid, added = fit._design(pd.concat([grid, others], axis=1))
     keys = [*by, *of]
     labels = grid[keys].drop_duplicates().sort_values(keys, ignore_index=True)
     place = pd.MultiIndex.from_frame(labels).get_indexer(pd.MultiIndex.from_frame(grid[keys]))
     weights = np.eye(len(labels))[place].T
     weights /= weights.sum(axis=1, keepdims=True)
-    contrasts = weights @ columns
+    contrasts = weights @ rows_of_grid
+    offset = weights @ added
 
     left = fit.formula.partition("~")[0].strip()
     call = re.fullmatch(r"(log|log2|log10|sqrt)\(.*\)", left)
-    transform = call[1] if call else fit.model.link
+    transform = call[1] if call else fit.link
     title = f"Marginal means of {left}"
     sizes = np.ones(len(labels))
     if pairs:
-        chosen, rows = [], []
+        differences, rows = [], []
         of_group = [labels.index] if not by else labels.groupby(by, observed=True).indices.values()
         for places in of_group:
             for i, j in combinations(places, 2):
                 first, second = (_level(labels.loc[k, of]) for k in (i, j))
-                chosen.append(contrasts[i] - contrasts[j])
+                differences.append(np.eye(len(labels))[i] - np.eye(len(labels))[j])
                 rows.append((*labels.loc[i, by], first, second, len(places)))
-        contrasts = np.array(chosen).reshape(len(rows), columns.shape[1])
+        of_means = np.array(differences).reshape(len(rows), len(labels))
+        contrasts = of_means @ contrasts
+        offset = of_means @ offset
         mark = " / " if response and transform == "log" else " - "
         labels = pd.DataFrame(rows, columns=[*by, "first", "second", "size"])
         sizes = labels["size"].to_numpy(float)
@@ -489,20 +521,19 @@ def means(
         title = f"Differences of marginal means of {left}"
 
     # Estimates, errors, and degrees of freedom.
-    estimate, covariance, dof = fit.model.inference(ddf)
-    found = contrasts @ estimate
+    estimate, covariance, dof = fit._inference(ddf)
+    found = contrasts @ estimate + offset
     error = np.sqrt(np.einsum("mp,pq,mq->m", contrasts, covariance, contrasts))
     df = dof(contrasts)
     t = found / error
     n_tests = sizes * (sizes - 1) / 2 if pairs else np.full(len(found), float(len(found)))
     p, width = adjusted(t, df, sizes, n_tests, adjust, level)
+    margin = width * error
     table = labels.assign(estimate=found, std_error=error, df=df)
-    table["low"] = found - width * error
-    table["high"] = found + width * error
+    table = table.assign(low=found - margin, high=found + margin)
     if pairs:
-        table["t"] = t
-        table["p"] = p
-    notes = [f"{level:.0%} intervals; degrees of freedom: {fit.model.dof_method(ddf)}"]
+        table = table.assign(t=t, p=p)
+    notes = [f"{level:.0%} intervals; degrees of freedom: {fit._dof_method(ddf)}"]
     if averaged:
         notes.append(f"averaged over the levels of {', '.join(averaged)}")
     if held:
@@ -515,6 +546,35 @@ def means(
     elif transform != "identity":
         notes.append(f"on the {transform} scale; response=True gives that of the response")
     return Table(table, title, tuple(notes))
+
+
+def _reference_grid(
+    fit: GAMFit, at: Mapping[str, Any]
+) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """Return all combinations of levels of factors and of numbers with two values, with the means
+    of other numbers; columns that only random effects need; and what was held at its mean."""
+    axes: dict[str, list[Any]] = {}
+    held = []
+    for name in fit.fixed_variables:
+        values = fit.data[name].dropna()
+        levels = factor_levels(values)
+        distinct = list(values.drop_duplicates().sort_values() if levels is None else levels)
+        if name in at:
+            axes[name] = list(at[name])
+            unknown = [level for level in at[name] if levels is not None and level not in levels]
+            if unknown or not axes[name]:
+                raise ValueError(f"at= has {name!r} at {axes[name]}; its levels are {distinct}")
+        elif is_number(values) and len(distinct) > 2:
+            axes[name] = [float(values.mean())]
+            held.append(f"{name} = {values.mean():.4g}")
+        else:
+            axes[name] = distinct
+    grid = pd.MultiIndex.from_product(axes.values(), names=list(axes)).to_frame(index=False)
+    for name in grid:
+        if isinstance(fit.data[name].dtype, pd.CategoricalDtype):
+            grid[name] = grid[name].astype(fit.data[name].dtype)
+    rest = [name for name in fit.variables if name not in grid]
+    return grid, fit.data[rest].iloc[[0] * len(grid)].reset_index(drop=True), held
 
 
 def _level(levels: pd.Series) -> str:

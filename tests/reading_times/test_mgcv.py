@@ -90,7 +90,7 @@ def compare_optimum(frame, formula, method="REML"):
     ours, theirs = both(frame, formula, method=method, tolerance=1e-9)
     deviation = float(ours.residuals.std())
     new = frame.sample(60, random_state=1)
-    if ours.model.random:
+    if ours.random:
         new = new.assign(subject=["nobody", *new["subject"][1:]])
     compare_answers(ours, theirs, new, numbers=0.02, shares=1e-4, p=1e-3)
     assert ours.edf == pytest.approx(theirs.edf, rel=0.002)
@@ -98,15 +98,15 @@ def compare_optimum(frame, formula, method="REML"):
     assert list(components.index) == list(of_r.index)
     assert np.allclose(components, of_r, rtol=0.002, atol=0.002 * deviation)
     # Predictions without some terms; each term; each random effect.
-    for exclude in (list(ours.model.random)[:1], list(ours.model.parts)[:2]):
+    for exclude in (list(ours.random)[:1], list(ours.parts)[:2]):
         predicted = [fit.predict(new, se=True, exclude=exclude) for fit in (ours, theirs)]
         assert gap(*predicted) < PREDICTION * deviation, exclude
-    assert list(ours.model.parts) == list(theirs.model.parts)
-    for label in ours.model.parts:
+    assert list(ours.parts) == list(theirs.parts)
+    for label in ours.parts:
         columns = ["effect", "std_error"]
         effects = [fit.effect(label, n=5)[columns] for fit in (ours, theirs)]
         assert gap(*effects) < 2 * PREDICTION * deviation, label
-    if ours.model.random:
+    if ours.random:
         keys = ["term", "level"]
         tables = [fit.random_effects().set_index(keys).sort_index() for fit in (ours, theirs)]
         assert tables[0].index.equals(tables[1].index)

@@ -50,7 +50,7 @@ def agree(ours, theirs, tolerance=1e-5):
     new = ours.data.head(6)
     if "subject" in new:
         new = new.assign(subject=["nobody", *new["subject"][1:]])
-    for rows, exclude in ((ours.data, []), (new, []), (new, list(ours.model.random))):
+    for rows, exclude in ((ours.data, []), (new, []), (new, list(ours.random))):
         predicted = [fit.predict(rows, exclude=exclude).to_numpy() for fit in (ours, theirs)]
         assert predicted[0] == pytest.approx(predicted[1], abs=1e-3 * scale)
     found, expected = (
@@ -256,7 +256,7 @@ def test_an_unseen_group_has_the_mean_effect_and_an_unseen_level_is_an_error(cro
     levels = pd.Categorical(np.array(["b", "c", "a"])[crossed.index % 3], list("bca"), ordered=True)
     crossed = crossed.assign(g=levels)
     fit, known = reading.fit(crossed, "rt_ms ~ x:g + (1 | subject)", backend=backend), crossed[:9]
-    average = fit.predict(known, exclude=list(fit.model.random))
+    average = fit.predict(known, exclude=list(fit.random))
     found = fit.predict(known.assign(subject="nobody"))
     assert found.to_numpy() == pytest.approx(average.to_numpy())
     fitted = (crossed["rt_ms"] - fit.residuals).to_numpy()
