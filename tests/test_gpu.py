@@ -97,7 +97,7 @@ def test_all_is_checked_where_no_other_package_is_installed(tmp_path) -> None:
     found = checks_in(out)
     assert all(row["done"] for row in found.values())
     parts = [name.partition(": ")[0] for name in found]
-    assert (parts.count("agrees"), parts.count("speed"), parts.count("profile")) == (30, 9, 2)
+    assert (parts.count("agrees"), parts.count("speed"), parts.count("profile")) == (32, 9, 2)
     for name, row in found.items():
         if name.startswith("profile"):
             assert len(row["torch"]) == 10 and len(row["python"]) == 10
