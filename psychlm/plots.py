@@ -139,12 +139,18 @@ def heat_map(
 
 ABILITIES = np.linspace(-4, 4, 201)  # standard deviations around the mean, for curves
 LABEL_SIZE = 8  # points
+LARGEST_LOGITS = 20
 LABELLED_ITEMS = 40  # more names would not fit
 
 
 def _abilities(fit: Any) -> np.ndarray:
-    """Return the abilities (logits) at which the curves of a fit are drawn."""
+    """Return the abilities at which the curves of a fit are drawn, on its scale."""
     return fit.ability_mean + fit.ability_sd * ABILITIES
+
+
+def _unit(abilities: Any) -> str:
+    """Return the unit of abilities: logits, or points where a reporting scale has larger ones."""
+    return "logits" if np.abs(abilities).max() < LARGEST_LOGITS else "points"
 
 
 def _groups(fit: Any, responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -154,7 +160,7 @@ def _groups(fit: Any, responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = None) -> Axes:
-    """Draw the abilities of persons and the difficulties of items, logits (Wright 1977).
+    """Draw the abilities of persons and the difficulties of items on one scale (Wright 1977).
 
     Up to 40 items are named, beside their place where they are close.
 
@@ -165,7 +171,7 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     ax = ax or plt.gca()
     colour = POPULATION_COLOURS["transformer"]
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
-    ax.set(xlabel="persons", ylabel="ability, difficulty (logits)")
+    ax.set(xlabel="persons", ylabel=f"ability, difficulty ({_unit(theta)})")
     named = len(difficulty) <= LABELLED_ITEMS
     ticks = ax.twiny()
     ticks.set(xlim=(1.9 if named else 1, -0.02), xticks=[])
@@ -225,7 +231,7 @@ def item_curves(
             style = {"fmt": mark, "color": colour, "ms": 4, "lw": 0.8, "label": item}
             ax.errorbar(ability.groupby(group).mean(), by_group.mean(), error, **style)
     says = "P(correct)" if table.shape[2] == 2 else "expected category"
-    ax.set(xlabel="ability (logits)", ylabel=says, ylim=(-0.02, category[-1] * 1.02))
+    ax.set(xlabel=f"ability ({_unit(theta)})", ylabel=says, ylim=(-0.02, category[-1] * 1.02))
     ax.legend(fontsize=LABEL_SIZE)
     return ax
 
@@ -254,7 +260,8 @@ def option_curves(
             answered = responses[item].notna()
             share = (responses[item] == level)[answered].groupby(group[answered]).mean()
             ax.plot(ability.groupby(group).mean()[share.index], share, "o", color=colour, ms=4)
-    ax.set(xlabel="ability (logits)", ylabel="probability of the answer", ylim=(-0.02, 1.02))
+    ax.set(xlabel=f"ability ({_unit(theta)})", ylabel="probability of the answer")
+    ax.set_ylim(-0.02, 1.02)
     ax.legend(title=f"answer to {item}", fontsize=LABEL_SIZE, title_fontsize=LABEL_SIZE)
     return ax
 
@@ -274,11 +281,15 @@ def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> 
     ax.plot(theta, total, color=CATEGORIES[0], label="test")
     for number, item in enumerate(items):
         ax.plot(theta, table[item], "--", color=CATEGORIES[1 + number % 5], lw=1.2, label=item)
-    ax.set(xlabel="ability (logits)", ylabel="information (1 / logits\u00b2)", ylim=(0, None))
+    unit = _unit(theta)
+    ax.set(xlabel=f"ability ({unit})", ylabel=f"information (1 / {unit}\u00b2)", ylim=(0, None))
     errors = ax.twinx()
     error = total**-0.5
     errors.plot(theta, error, ":", color=CATEGORIES[2])
-    errors.set(ylabel="standard error (logits), dotted", ylim=(0, min(2.0, 1.1 * error.max())))
+    highest = 1.1 * error.max()
+    if unit == "logits":
+        highest = min(2.0, highest)
+    errors.set(ylabel=f"standard error ({unit}), dotted", ylim=(0, highest))
     errors.yaxis.label.set_color(CATEGORIES[2])
     errors.spines["right"].set_visible(True)
     errors.grid(visible=False)

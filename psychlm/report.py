@@ -363,8 +363,8 @@ def verdict(
     sentence: str | list[Any],
     *,
     support: str | list[Any],
-    outcome: Outcome,
     rests_on: str,
+    outcome: Outcome | None = None,
     stand_ins: bool = False,
     figure: Any = None,
     **values: Any,
@@ -377,10 +377,10 @@ def verdict(
     ----------
     sentence, support : str, or list of (condition, str) and str
         The answer in at most 15 words, and its numbers in at most 40: templates of :func:`say`.
-    outcome : str
-        One of :data:`OUTCOMES`: what became of the paper's result.
     rests_on : str
         Own data, other data or simulated; which people; whether models are above chance.
+    outcome : str, optional
+        One of :data:`OUTCOMES`: what became of a paper's result. None where no paper's is asked.
     stand_ins : bool
         Whether other models, as a rule smaller ones, stand for the paper's.
     figure : Figure, Axes or grid of seaborn, optional
@@ -397,7 +397,7 @@ def verdict(
     **Models find difficult what people do.** Over 1,104 items, ρ = 0.86.
     """
     report = _begun()
-    if outcome not in OUTCOMES:
+    if outcome not in (None, *OUTCOMES):
         raise ValueError(f"outcome={outcome!r} should be one of {', '.join(map(repr, OUTCOMES))}")
     templates = {"sentence": sentence, "support": support, "rests_on": rests_on}
     texts = {name: _wording(wordings, values) for name, wordings in templates.items()}
@@ -408,7 +408,7 @@ def verdict(
             raise ValueError(f"the {name} of the verdict is empty; add a wording without condition")
         if n_words > most:
             raise ValueError(f"the {name} has {n_words} words, of at most {most}: {text}")
-    report.verdict = texts | {"outcome": outcome, "stand_ins": stand_ins}
+    report.verdict = texts | {"outcome": outcome or "", "stand_ins": stand_ins}
     # pages show both in a box at the top, and not again
     _show(f"**{texts['sentence']}** {texts['support']}", figure, verdict=True)
     report.write("complete")

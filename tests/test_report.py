@@ -287,6 +287,8 @@ def test_a_verdict_ends_the_report(folder: Path, capsys) -> None:
     assert content["status"] == "complete"
     assert content["verdict"] == texts | {"sentence": "Yes, mostly.", "support": "r = 0.50."}
     assert capsys.readouterr().out == "**Yes, mostly.** r = 0.50.\n"
+    report.verdict("Mine.", support="Of no paper.", rests_on="own data")
+    assert read(folder)["verdict"]["outcome"] == ""
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,15 @@ def test_figures_take_ratings_and_tables_of_every_statistic(people, ratings, fit
         plt.close()
 
 
+def test_figures_of_a_reporting_scale_are_in_points_and_show_its_errors(fits):
+    ax = plots.information(irt.link(fits["2PL"], slope=100, intercept=500))
+    errors = ax.figure.axes[-1]
+    assert ax.get_xlabel() == "ability (points)" and "(points)" in errors.get_ylabel()
+    error = errors.lines[0].get_ydata()
+    assert error.max() > 20 and errors.get_ylim()[1] > error.max()
+    plt.close()
+
+
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "nominal"])
 def test_constants_of_generated_links_are_recovered(model):
     for seed in range(4):
