@@ -103,7 +103,8 @@ class GAMFit:
     _inference = _absent
     _dof_method = _absent  # (ddf): its name
     _loglik_by_ml = _absent  # of the same model, fitted again
-    _deviance = _absent  # the deviance, and the degrees of freedom of the residual
+    # the deviance, the residual's degrees of freedom, and those of the estimated smoothing in them
+    _deviance = _absent
 
     def random_effects(self) -> pd.DataFrame:
         """Return ``term``, ``level``, ``estimate`` and ``std_error`` of all random effects.
@@ -252,6 +253,10 @@ class GAMFit:
         formula = self.formula.replace('"', "'")
         return f"{article} {kind} ({formula}{family}; {program}, {self.method}{tested}; {rows})"
 
+    def _deviations(self) -> pd.DataFrame:
+        deviations = self.variance_components.rename("standard deviation").to_frame()
+        return deviations.rename_axis("effect")
+
     @property
     def left_out(self) -> str:
         """Return how many rows were left out, and which variable is missing in them."""
@@ -264,8 +269,12 @@ class GAMFit:
         converged = "" if self.converged else ", NOT converged"
         rounded = self.coefficients.round(4)
         tables = [rounded.assign(p=self.coefficients["p"]) if "p" in rounded else rounded]
-        if len(self.smooths):
-            tables.append(self.smooths.round(3))
+        of_bars = self.random if self.is_mixed else ()
+        smooths = self.smooths.drop(index=list(of_bars), errors="ignore")
+        if len(smooths):
+            tables.append(smooths.round(3))
+        if self.is_mixed:
+            tables.append(self._deviations().round(4))
         return (
             f"{self.formula}\n{self.backend}, {self.method}{converged}: n = {self.n:,} "
             f"({self.left_out}), log-likelihood {self.loglik:.2f} "
@@ -292,8 +301,7 @@ class Summary:
     def _for_a_paper(self, write: Callable[..., str]) -> str:
         tables = {"Linear terms": self.coefficients, "Smooths": self.smooths.dropna()}
         if len(self.fit.variance_components) > 1:
-            deviations = self.fit.variance_components.rename("standard deviation").to_frame()
-            tables["Random effects"] = deviations.rename_axis("effect")
+            tables["Random effects"] = self.fit._deviations()
         notes = {"Linear terms": [f"From {self.fit.methods()}"]}
         return "\n\n".join(
             write(table, title, notes.get(title, []))
@@ -306,21 +314,26 @@ class Summary:
         fit, text = self.fit, [f"{self.fit.formula}\n{self.fit.family}, {self.fit.backend}"]
         if not fit.converged:
             text.append("NOT converged")
-        for title, table in (("Linear terms", self.coefficients), ("Smooths", self.smooths)):
+        # effects in lme4's notation have no tests: their standard deviations are below
+        smooths = self.smooths.dropna() if fit.is_mixed else self.smooths
+        for title, table in (("Linear terms", self.coefficients), ("Smooths", smooths)):
             if len(table):
                 shown = dict.fromkeys(table.columns, "{:.4g}".format) | {"p": format_p}
                 text.append(f"{title}:\n{table.to_string(formatters=shown)}")
         if len(fit.variance_components) > 1:
-            deviations = fit.variance_components.to_string(float_format="{:.4g}".format)
-            text.append(f"Standard deviations:\n{deviations}")
+            deviations = fit._deviations().to_string(float_format="{:.4g}".format)
+            text.append(f"Random effects:\n{deviations}")
         for bar, table in fit.correlations.items():
             text.append(f"Correlations of {bar}:\n{table.to_string(float_format='{:.3f}'.format)}")
         text += [f"Singular: {message}" for message in fit.singular]
+        shares = ""
+        if not np.isnan(fit.r_squared):
+            shares = f"Adjusted R squared = {fit.r_squared:.3g}, deviance explained = "
+            shares += f"{fit.deviance_explained:.1%}\n"
         text.append(
-            f"R-sq.(adj) = {fit.r_squared:.3g}  Deviance explained = {fit.deviance_explained:.1%}\n"
-            f"-{fit.method} = {fit.criterion:.5g}  Scale est. = {fit.scale:.5g}  n = {fit.n} "
-            f"({fit.left_out})  "
-            f"AIC = {fit.aic:.5g}  log-likelihood = {fit.loglik:.5g}"
+            f"{shares}{fit.method} criterion = {fit.criterion:.2f} nats, "
+            f"log-likelihood = {fit.loglik:.2f} nats, AIC = {fit.aic:.2f}\n"
+            f"Residual variance = {fit.scale:.5g}, n = {fit.n:,} ({fit.left_out})"
         )
         return "\n\n".join(text)
 

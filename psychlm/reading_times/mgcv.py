@@ -290,9 +290,9 @@ class MgcvFit(GAMFit):
     def _dof_method(self, ddf: DDF) -> str:
         return "of the residual"
 
-    def _deviance(self) -> tuple[float, float]:
+    def _deviance(self) -> tuple[float, float, float]:
         found = self._statistics()
-        return float(found["deviance"][0]), float(found["residual_df"][0])
+        return float(found["deviance"][0]), float(found["residual_df"][0]), 0.0
 
     def _terms(self, ddf: DDF) -> pd.DataFrame:
         with in_r():

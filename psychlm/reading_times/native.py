@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import block_diag
+from scipy.linalg import block_diag, cholesky, solve_triangular
 
 from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError
@@ -66,6 +66,7 @@ from psychlm.reading_times.tests import (
 )
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
+MAX_CORRECTED = 1500  # coefficients of a model whose degrees of freedom have mgcv's correction
 INFLATED = 1e6  # variance inflation above which cross-products lose digits that the rows still have
 
 
@@ -128,6 +129,7 @@ class NativeFit(GAMFit):
     grouped: GroupedEffects
     centre: Floats  # (q,)
     units: Floats  # (q,): the columns' root mean squares
+    spread: Floats  # (q, q): mean cross-products of the centred columns
     weights: Floats  # of these rows
     mean: float  # of the response less the offset
     optimum: Optimum
@@ -302,8 +304,75 @@ class NativeFit(GAMFit):
     def _loglik_by_ml(self) -> float:
         return self.again("ML").loglik
 
-    def _deviance(self) -> tuple[float, float]:
-        return float(self.solution.rss), self.n - float(self.edf1_of_all().sum())
+    def _deviance(self) -> tuple[float, float, float]:
+        edf1 = float(self.edf1_of_all().sum())
+        return float(self.solution.rss), self.n - edf1, self._edf_of_smoothing(edf1)
+
+    def _edf_of_smoothing(self, edf1: float) -> float:
+        """Return the degrees of freedom that the estimation of the smoothing adds, at most so many
+        that the total is ``edf1``; NaN of models with more than ``MAX_CORRECTED`` coefficients.
+
+        With V the covariance of rho = log lambda (the inverse of the criterion's curvature), R'R =
+        A and db/drho_k = -lambda_k A^-1 S_k b, the coefficients have the further covariance
+
+            sum_kl V_kl (db/drho_k)(db/drho_l)' + scale W_kl (dR^-1/drho_k)(dR^-1/drho_l)'
+
+        where W is V with .1 added to each curvature (Wood, Pya & Saefken 2016, Journal of the
+        American Statistical Association 111, section 4; mgcv's ``edf2``). R depends on the order
+        and the coordinates of the coefficients, so that they are mgcv's here.
+        """
+        optimum, q = self.optimum, len(self.units)
+        curvature = optimum.curvature
+        if optimum.penalties is None or curvature is None or not len(optimum.penalties):
+            return 0.0
+        n_groups, r = optimum.moments.zy.shape[1:]
+        if q + n_groups * r > MAX_CORRECTED:
+            return np.nan
+        beta, xx, _, _ = self._all_columns()
+        lambdas = self.solution.log_lambda[0].exp().numpy()
+        each = lambdas[:, None] * optimum.penalties
+        each = np.hstack([each[:, :q], np.tile(each[:, q:], n_groups)])
+
+        # T maps mgcv's coefficients, in mgcv's order, to those of all columns.
+        change = np.eye(len(beta))
+        order = [np.r_[self.matrix.slices[x.label]] for x in self.matrix.terms if type(x) is Linear]
+        smooths = {term.label: term for term in (*self.matrix.smooths, *self.grouped.terms)}
+        for label, span in spans_of(self.read, self.matrix, self.grouped).items():
+            term, places = smooths[label], np.r_[span]
+            if isinstance(term, RandomEffect):
+                sizes = [len(levels) for levels in term.factors if levels]
+                if span.start >= q:  # level by level of the grouping factor
+                    places = (np.arange(n_groups)[:, None] * r + places).ravel()
+                    factors = [v for v, x in zip(term.variables, term.factors, strict=True) if x]
+                    first = factors.index(self.grouped.factor)
+                    others = [size for i, size in enumerate(sizes) if i != first]
+                    places = np.moveaxis(places.reshape(n_groups, *others), 0, first)
+                places = places.reshape(sizes).T.ravel()  # in R the first factor runs fastest
+            else:
+                to_these = term.change(self.centre[span], self.spread[span, span])
+                change[span, span] = self.units[span, None] * to_these
+            order.append(places)
+        change = change[:, np.concatenate(order)]
+
+        # A, its factor, and the derivatives of b and of R^-1.
+        xx = change.T @ xx @ change
+        derivatives = [change.T @ (d[:, None] * change) for d in each]
+        upper = cholesky(xx + np.sum(derivatives, axis=0))
+        inverse = solve_triangular(upper, np.eye(len(upper)))
+        of_beta = -(each * beta) @ change @ inverse @ inverse.T
+        of_inverse = []
+        for derivative in derivatives:
+            half = np.triu(inverse.T @ derivative @ inverse)
+            half[np.diag_indices(len(half))] /= 2
+            of_inverse.append(inverse @ half)
+        values, vectors = np.linalg.eigh(curvature)
+        precise = np.where(values > 0, 1 / np.where(values > 0, values, 1), 0)
+        v, w = ((vectors * x @ vectors.T)[:-1, :-1] for x in (precise, 1 / (values.clip(0) + 0.1)))
+        added = float((v * (of_beta @ xx @ of_beta.T)).sum()) / self.scale
+        for i, one in enumerate(of_inverse):
+            product = xx @ one
+            added += sum(w[i, j] * float((product * x).sum()) for j, x in enumerate(of_inverse))
+        return min(added, edf1 - self.edf)
 
     def edf1_of_all(self) -> Floats:
         """Return the diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal, (q + r,)."""
@@ -514,6 +583,7 @@ def fit(
         grouped=grouped,
         centre=centre,
         units=units,
+        spread=covariances,
         weights=w,
         mean=mean,
         optimum=optimum,

@@ -93,9 +93,9 @@ def anova(*fits: GAMFit, refit: bool | None = None) -> Table:
     log-likelihoods, chi-squared with the difference in parameters. Restricted likelihoods (REML) do
     not compare where fixed effects differ: such fits are fitted again by ML, as lme4 does. Additive
     models are compared by the difference of their deviances as a share of the larger model's scale,
-    with the difference of n - 2 tr F + tr FF, the degrees of freedom of the residual. That is
-    mgcv's ``anova(a, b, test="Chisq")`` without its correction for estimated smoothing, which fits
-    by ``backend="mgcv"`` have.
+    with the difference of n - 2 tr F + tr FF, the degrees of freedom of the residual, less those
+    that the estimation of the smoothing takes (Wood, Pya & Saefken 2016): mgcv's ``anova(a, b,
+    test="Chisq")``.
 
     Parameters
     ----------
@@ -189,12 +189,20 @@ def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...], refit: boo
 
 def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
     """Compare additive models by their deviances."""
-    deviance, residual_df = np.array([fit._deviance() for fit in fits]).T
+    deviance, residual_df, of_smoothing = np.array([fit._deviance() for fit in fits]).T
+    notes = [*formulas]
+    if np.isnan(of_smoothing).any():
+        of_smoothing = np.zeros(len(fits))
+        notes.append("degrees of freedom without mgcv's correction: a model is too large for it")
+    residual_df = residual_df - of_smoothing
     largest = fits[int(residual_df.argmin())]
     df = -np.diff(residual_df)
     chi2 = -np.diff(deviance) / largest.scale
-    # as R: a larger model first has negative degrees of freedom and a negative difference
-    p = scipy.stats.chi2.sf(chi2 * np.sign(df), np.abs(df))
+    # as R: a larger model first has negative degrees of freedom and a negative difference, and
+    # a model with more of them that fits worse has no test
+    statistic = chi2 * np.sign(df)
+    p = np.where(statistic < 0, np.nan, scipy.stats.chi2.sf(statistic, np.abs(df)))
+    p[df == 0] = np.nan
     table = pd.DataFrame(
         {
             "residual_df": residual_df,
@@ -205,10 +213,10 @@ def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
         },
         index=pd.RangeIndex(1, len(fits) + 1, name="model"),
     )
-    note = (
+    notes.append(
         f"{fits[0].n:,} rows; the scale is model {fits.index(largest) + 1}'s, {largest.scale:.5g}"
     )
-    return Table(table, "Analysis of deviance", (*formulas, note))
+    return Table(table, "Analysis of deviance", tuple(notes))
 
 
 # ---- F tests of terms ----

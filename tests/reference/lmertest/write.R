@@ -125,14 +125,24 @@ additive <- list(
   c("gaze_ms ~ bits", "gaze_ms ~ bits + cond"),
   c("gaze_ms ~ s(bits)", "gaze_ms ~ s(bits) + s(position)"),
   c("gaze_ms ~ s(position) + s(subject, bs = 're')", "gaze_ms ~ s(position) + cond + s(subject, bs = 're')"),
-  c("log(gaze_ms) ~ cond + s(bits, bs = 'cr')", "log(gaze_ms) ~ cond * task + s(bits, bs = 'cr')"))
+  c("log(gaze_ms) ~ cond + s(bits, bs = 'cr')", "log(gaze_ms) ~ cond * task + s(bits, bs = 'cr')"),
+  c("gaze_ms ~ s(position) + s(bits)", "gaze_ms ~ te(position, bits, k = 4)"),
+  c("gaze_ms ~ task + s(position, k = 6)", "gaze_ms ~ task + s(position, by = task, k = 6)"),
+  c("gaze_ms ~ cond + s(position)", "gaze_ms ~ cond + s(position) + s(position, by = bits, k = 5)"),
+  c("gaze_ms ~ s(bits) + s(subject, bs = 're')",
+    "gaze_ms ~ s(bits) + s(subject, bs = 're') + s(subject, bits, bs = 're') + s(item, bs = 're')"),
+  c("gaze_ms ~ s(bits) + s(item, bs = 're')",
+    "gaze_ms ~ s(bits) + s(item, bs = 're') + s(subject, task, bs = 're')"),
+  c("gaze_ms ~ s(position, k = 5) + s(bits, k = 5)",
+    "gaze_ms ~ s(position, k = 5) + s(bits, k = 5) + ti(position, bits, k = 4)"))
 rows <- NULL
 tight <- gam.control(newton = list(conv.tol = 1e-9))
-for (pair in additive) {
-  fits <- lapply(pair, function(f) gam(as.formula(f), data = readings, method = "REML", control = tight))
+for (pair in additive) for (method in c("REML", "ML")) {
+  fits <- lapply(pair, function(f) gam(as.formula(f), data = readings, method = method, control = tight))
   found <- as.data.frame(anova(fits[[1]], fits[[2]], test = "Chisq"))
   rownames(found) <- NULL
-  rows <- rbind(rows, long(paste(pair, collapse = " ; "), "anova", found))
+  rows <- rbind(rows, long(paste(pair, collapse = " ; "), paste0("anova", if (method == "ML") ", ML"), found))
+  if (method == "ML") next
   found <- summary(fits[[2]])
   if (!is.null(found$pTerms.table)) rows <- rbind(rows, long(pair[2], "terms", found$pTerms.table))
 }
