@@ -15,7 +15,15 @@ import pandas as pd
 from psychlm import frames, roles
 from psychlm.corpora import _sniff
 from psychlm.corpora._corpus import Corpus, from_long, joined, with_predictors, with_times
-from psychlm.corpora._formats import GRADES, USUAL, Format, check_column, find, naming
+from psychlm.corpora._formats import (
+    GRADES,
+    USUAL,
+    Format,
+    check_column,
+    find,
+    naming,
+    series_of,
+)
 from psychlm.corpora._reading_formats import TIME_OF, list_of, read_rows, with_lists
 from psychlm.corpora._sniff import FILE
 from psychlm.frames import FrameError, format_names, refuse
@@ -242,10 +250,13 @@ def _roles(
     if "text" in lacking and times and rows[[*times][0]].map(list_of).notna().any():
         lacking.remove("text")
     if lacking := lacking + ["measure"] * (not times):
+        stems = [stem for stem, columns in series_of(rows).items() if len(columns) > 1]
+        without = f" (of numbered columns the name without number: {', '.join(stems)})"
         raise FrameError(
             f"{path} is read as {form.name} and has the columns {', '.join(map(str, rows.columns))}"
             f"; which of them is the {', the '.join(lacking)}? Name them: "
             + ", ".join(f"{role}='...'" for role in lacking)
+            + without * bool(stems)
         )
     # A number of the word is whole; a region is one only if no two words of a text share it.
     roles["word_number"] = told["word_number"] or ""

@@ -209,6 +209,15 @@ def test_files_of_programs_hold_the_words_and_times_that_were_written(name, tmp_
         assert corpus.questions.to_numpy().tolist() == [["p1", "main-1-a", 1.0]]
 
 
+def test_numbered_columns_of_other_names_are_told_without_their_numbers(tmp_path):
+    wide(study(), tmp_path / "r.csv")
+    text = (tmp_path / "r.csv").read_text().replace("Word", "Stueck").replace("RT", "X")
+    (tmp_path / "r.csv").write_text(text)
+    with pytest.raises(FrameError, match=r"the name without number: Stueck, X\)"):
+        read_experiment(tmp_path / "r.csv")
+    check(read_experiment(tmp_path / "r.csv", word="Stueck", measure="X"), study())
+
+
 def test_marks_of_opensesame_are_escaped(tmp_path):
     opensesame(study(), tmp_path / "r.csv")
     check(read_experiment(tmp_path / "r.csv"), study().assign(word=lambda t: '"' + t["word"]))
