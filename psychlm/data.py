@@ -149,13 +149,22 @@ def sha256(path: Path) -> str:
         raise DataError(f"{path} cannot be read ({error.strerror}); correct its rights") from error
 
 
+def _difference(entry: pd.Series, file: Path) -> str:
+    """Return how a file differs from the registry's: by SHA-256, or by size where none is known."""
+    if expected := entry["sha256"]:
+        actual = sha256(file)
+        return "" if actual == expected else f"SHA-256 expected {expected}, found {actual}"
+    size = file.stat().st_size
+    return "" if size == entry["bytes"] else f"{entry['bytes']:,} bytes expected, found {size:,}"
+
+
 def verify(name: str) -> Path | None:
     """Return the path of a dataset whose checksum is right, None where it is not here."""
     folder_name, file = where(name) or ("", None)
-    if file is not None and (actual := sha256(file)) != (expected := _entry(name)["sha256"]):
+    if file is not None and (difference := _difference(_entry(name), file)):
         raise ChecksumError(
-            f"{file} (in {folder_name}) is not the registered {name!r}: SHA-256 expected "
-            f"{expected}, found {actual}. Delete or replace it (`psychlm data pull {name}`)"
+            f"{file} (in {folder_name}) is not the registered {name!r}: {difference}. Delete or "
+            f"replace it (`psychlm data pull {name}`)"
         )
     return file
 
@@ -171,7 +180,7 @@ def path(name: str) -> Path:
     """
     _asked[name] = None
     file = verify(name) or fetch(name)
-    _asked[name] = _entry(name)["sha256"]
+    _asked[name] = _entry(name)["sha256"] or sha256(file)
     return file
 
 
@@ -284,11 +293,10 @@ def fetch(name: str) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as temporary:
             fresh = Path(temporary) / target.name
             _make(name, fresh)
-            actual = sha256(fresh)
-            if actual != entry["sha256"]:
+            if difference := _difference(entry, fresh):
                 raise ChecksumError(
-                    f"{entry['url']} gave something else than {name!r} (SHA-256 {actual}, not "
-                    f"{entry['sha256']}), which was thrown away; try the address in a browser"
+                    f"{entry['url']} gave something else than {name!r} ({difference}), which was "
+                    "thrown away; try the address in a browser"
                 )
             os.replace(fresh, target)
     except RecipeError as error:

@@ -98,6 +98,19 @@ def test_a_changed_file_is_refused_on_every_read(raw: Path) -> None:
     assert data.asked()["toy/answers"] is None
 
 
+def test_a_file_whose_checksum_is_unknown_is_checked_by_its_size(raw: Path, monkeypatch) -> None:
+    registry = raw.with_name("registry.csv")
+    registry.write_text(registry.read_text().replace(DIGEST, ""))
+    data.registry.cache_clear()
+    give(monkeypatch, CONTENT + b"2,0\n")
+    with pytest.raises(ChecksumError, match=f"{len(CONTENT)} bytes expected, found"):
+        data.fetch("toy/answers")
+    assert not leftovers(raw)
+    give(monkeypatch, CONTENT)
+    assert data.path("toy/answers").read_bytes() == CONTENT
+    assert data.asked()["toy/answers"] == DIGEST
+
+
 def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(raw, tmp_path, monkeypatch):
     put(raw)
     monkeypatch.setenv("PSYCHLM_DATA", str(tmp_path / "nowhere"))

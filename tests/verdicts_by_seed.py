@@ -24,7 +24,10 @@ KEYS = ["notebook", "profile", "seed"]
 def verdict(name: str, profile: collection.Profile, seed: int) -> dict[str, object]:
     """Run a notebook under a seed and return its row; RuntimeError if it does not end."""
     with tempfile.TemporaryDirectory() as folder:
-        options = {"root": ROOT, "reports": Path(folder), "parameters": {"seed": seed}}
+        parameters: dict[str, object] = {"seed": seed}
+        if name.startswith("90_"):  # it gathers the reports of the others
+            parameters["reports"] = str(ROOT / "reports")
+        options = {"root": ROOT, "reports": Path(folder), "parameters": parameters}
         (run,) = site.run([name], profile=profile, **options)
         if run.status != "done":
             raise RuntimeError(f"{name}, seed {seed}: {run.status}: {run.error}")

@@ -83,9 +83,7 @@ def dundee(
 ) -> pd.DataFrame:
     """Return :func:`chain` of the Dundee Corpus, for holders of its licence: the paper's Table 2.
 
-    ``counts`` are for word frequency: the paper's are of the One Billion Word Benchmark; those of
-    20 novels unless given.
-    """
+    ``counts`` are for word frequency, by default of 20 novels (the paper's: One Billion Word)."""
     corpus = corpora.dundee(folder)
     bits = lm.surprisals(corpus.words, models).drop(columns="word")
     counts = novels.word_counts() if counts is None else counts

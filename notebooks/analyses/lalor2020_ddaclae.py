@@ -135,6 +135,20 @@ class RandomExamples(DDaCLAE):
         return super().epoch_callback(epoch, state)
 
 
+class HardExamples(DDaCLAE):
+    r"""Train on what is harder than the model is able, or the hardest share ``floor``: hard-example
+    mining (Lalor 2020, section 6.4), :math:`\{x : b_x > \hat\theta_e\}`."""
+
+    def __init__(self, difficulty: pd.Series, answers: pd.Series, *, floor: float = FLOOR) -> None:
+        super().__init__(-difficulty, answers, floor=floor)  # so that ranks begin with the hardest
+
+    def n_reached(self, epoch: int, state: CrowdState) -> Reached:
+        """Return how many examples are harder than each member's ability, and that ability."""
+        correct = np.asarray(state.log_probabilities()).argmax(-1) == self.answers
+        theta, se = rasch_ability(-self.b, correct).to_numpy().T
+        return np.searchsorted(np.sort(self.b), -theta), theta, se
+
+
 class CompetenceBased(Curriculum):
     """CB-Linear and CB-Root: a growing share of the easiest examples (Platanios et al. 2019).
 
@@ -175,9 +189,8 @@ def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallbac
         for i, curriculum in enumerate(curricula):
             rows = np.flatnonzero(which[state.members] == i)
             if len(rows):
-                members = CrowdState(
-                    state.members[rows], partial(log_probabilities.__getitem__, rows)
-                )
+                of_rows = partial(log_probabilities.__getitem__, rows)
+                members = CrowdState(state.members[rows], of_rows)
                 examples[rows] = curriculum.epoch_callback(epoch, members).examples
         return EpochPlan(examples=examples)
 

@@ -112,10 +112,8 @@ def divergence(
     estimate = np.divide(raised, totals, out=np.zeros(raised.shape), where=totals > 0)
     each = rel_entr(soft_labels(counts).to_numpy(), estimate).sum(axis=-1)
     index = pd.MultiIndex.from_product([range(len(drawn)), sizes], names=["run", "n_labels"])
-    columns = {
-        "divergence_nats": each.mean(-1).ravel(),
-        "n_infinite": np.isinf(each).sum(-1).ravel(),
-    }
+    columns = {"divergence_nats": each.mean(-1).ravel()}
+    columns["n_infinite"] = np.isinf(each).sum(-1).ravel()
     return pd.DataFrame(columns, index).reset_index()
 
 

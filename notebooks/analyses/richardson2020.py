@@ -32,13 +32,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analyses.choice_networks import (
-    Kind,
-    Lexicon,
-    TextStore,
-    encoder_model,
-    partial_input_model,
-)
+from analyses.choice_networks import Kind, Lexicon, TextStore, encoder_model, partial_input_model
+from psychlm.corpora import read_items
 from psychlm.device import Device
 from psychlm.frames import FrameError, check_items
 from psychlm.lm import fingerprint, load
@@ -398,6 +393,20 @@ class FineTunedModel:
     def accuracy(self, items: pd.DataFrame) -> float:
         """Return the share of items answered right."""
         return float(grade(items, self.logprobs(items)).mean())
+
+
+def released(probe: str, source: str | Path | None = None) -> pd.DataFrame:
+    """Return a probe as the authors released it: items with ``probe``, ``cluster`` (the concept or
+    sense asked about), ``hops``, ``distractor_set``, and ``vote``, the choice (0-based) that most
+    crowd workers took, missing where nobody was asked.
+
+    The source is a dataset of that name, or a file of their layout: ARC's, with ``notes``."""
+    items = read_items(source or f"mcqa/richardson2020/{probe}")
+    names = ["gold_synset", "hops", "distractor_type", "turk_vote"]
+    notes = pd.DataFrame(items.pop("notes").tolist(), items.index).reindex(columns=names)
+    notes = notes.fillna({"distractor_type": "other senses"}).astype({"turk_vote": float})
+    columns = dict(zip(names, ["cluster", "hops", "distractor_set", "vote"], strict=True))
+    return items.assign(probe=probe).join(notes.rename(columns=columns))
 
 
 def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:

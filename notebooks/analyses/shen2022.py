@@ -33,7 +33,6 @@ class ChanceTest:
     chance: float  # mean of 1 / number of choices
     n_items: int
     p: float  # two-sided, exact
-    p_chi2: float  # of a chi-square test of the counts by number of choices
 
 
 def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> ChanceTest:
@@ -49,22 +48,16 @@ def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> C
     n = len(clear)
     nan = float("nan")
     if not n:
-        return ChanceTest(nan, nan, nan, nan, 0, nan, nan)
+        return ChanceTest(nan, nan, nan, nan, 0, nan)
     picked = grade(answers, clear).to_numpy()
     size = n_choices(clear)
     k = int(picked.sum())
     # The count of picks is a sum of coins of unequal chances: sum what is no likelier than k.
     pmf = scipy_stats.poisson_binom(1 / size).pmf(np.arange(n + 1))
     p = float(min(1.0, pmf[pmf <= pmf[k] * (1 + 1e-7)].sum()))  # the tolerance of binomtest
-    sizes, group = np.unique(size, return_inverse=True)
-    total = np.bincount(group)
-    hits = np.bincount(group, picked)
-    expected = np.column_stack([total / sizes, total - total / sizes])
-    chi2 = ((np.column_stack([hits, total - hits]) - expected) ** 2 / expected).sum()
-    p_chi2 = float(scipy_stats.chi2.sf(chi2, len(sizes)))
     low, high = proportion_confint(k, n, method="wilson")
     chance = float((1 / size).mean())
-    return ChanceTest(k / n, float(low), float(high), chance, n, p, p_chi2)
+    return ChanceTest(k / n, float(low), float(high), chance, n, p)
 
 
 @dataclass(frozen=True)

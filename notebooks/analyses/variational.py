@@ -36,6 +36,7 @@ RULES = ((0.3, 3), (0.7, 5), (1.2, 9), (2.0, 15), (float("inf"), 41))
 BLOCK_CELLS = 2**16  # responses at a time: float64 copies stay in the processor's cache
 BLOCK_CELLS_GPU = 2**22  # the same on a GPU, where the launches of a block cost more than its cells
 START_VARIANCE = 0.1
+hermegauss = cache(np.polynomial.hermite_e.hermegauss)  # nodes and weights of a standard normal
 
 
 @dataclass
@@ -69,13 +70,6 @@ class Gaussians:
         self.precision = (1 + n / 2) / (1 + (spread + n / certainty) / 2)
 
 
-@cache
-def gauss_hermite(n: int) -> list[tuple[float, float]]:
-    """Return nodes and weights for expectations over a standard normal variable."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
-    return list(zip(nodes.tolist(), (weights / weights.sum()).tolist(), strict=True))
-
-
 def expected_derivatives(
     correct: Tensor, answered: Tensor | None, mean: Tensor, variance: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -87,7 +81,8 @@ def expected_derivatives(
     sd = variance.sqrt()
     widest = float(sd.max())
     level, slope = torch.zeros_like(mean), torch.zeros_like(mean)
-    for t, weight in gauss_hermite(next(n for reach, n in RULES if widest <= reach)):
+    nodes, weights = hermegauss(next(n for reach, n in RULES if widest <= reach))
+    for t, weight in zip(nodes.tolist(), (weights / weights.sum()).tolist(), strict=True):
         p = torch.add(mean, sd, alpha=t).sigmoid_()
         level.add_(p, alpha=weight)
         slope.add_(p, alpha=weight * t)

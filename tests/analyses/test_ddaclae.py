@@ -55,6 +55,15 @@ def test_ddaclae_follows_algorithm_3_step_by_step():
     assert of_model_1[1] < of_model_1[0]  # it got worse and trains on less than before
 
 
+def test_hard_example_mining_trains_on_what_the_model_is_not_able_to_do():
+    own = [1, 1, 0, 1, 0, 0, 0, 0]
+    curriculum = curricula.HardExamples(B, ANSWERS, floor=0.25)
+    examples = curriculum.epoch_callback(1, state_of([own, [1] * 8])).examples
+    assert examples[0].tolist() == (most_likely(own) < B).tolist()
+    assert np.flatnonzero(examples[1]).tolist() == [6, 7]  # nothing is harder: the hardest quarter
+    assert curriculum.history()["theta"][0] == pytest.approx(most_likely(own), abs=1e-7)
+
+
 def test_without_an_example_within_reach_the_easiest_share_is_trained_on_or_one_with_a_warning():
     answers = pd.Series([0, 1] * 50)
     curriculum = curricula.DDaCLAE(pd.Series(np.linspace(3, 0, 100)), answers, floor=0.05)

@@ -1,5 +1,6 @@
 """Partial-input baselines and inoculation. References: planted artefacts, scores by hand."""
 
+import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -248,3 +249,24 @@ def test_whole_clusters_are_drawn_one_at_least_and_more_hold_fewer(rng):
             assert last <= set(drawn["item_id"])
             last = set(drawn["item_id"])
         assert len(last) == len(questions)
+
+
+def test_a_probe_in_the_authors_layout_is_read_with_concepts_hops_and_votes(tmp_path):
+    """Two records written for this test in the two forms of the release: labels as text or number,
+    with and without votes."""
+    texts = ["a kind of boat", "a kind of tree"]
+    records = []
+    for number, as_label in enumerate((str, int)):
+        choices = [{"label": as_label(k), "text": text} for k, text in enumerate(texts)]
+        notes = {"gold_synset": "ketch.n.01", "hops": number}
+        notes |= {"distractor_type": "sister"} if number else {"turk_vote": "0"}
+        question = {"stem": "what is a ketch?", "choices": choices}
+        record = {"question": question, "answerKey": as_label(0), "notes": notes, "id": number}
+        records.append(json.dumps(record))
+    file = tmp_path / "probe.jsonl"
+    file.write_text("\n".join(records))
+    read = richardson2020.released("hypernymy", file)
+    assert read["choices"].tolist() == [texts, texts] and read["answer"].tolist() == [0, 0]
+    assert read["cluster"].tolist() == ["ketch.n.01"] * 2 and read["hops"].tolist() == [0, 1]
+    assert read["distractor_set"].tolist() == ["other senses", "sister"]
+    assert read["vote"].isna().tolist() == [False, True] and read["vote"][0] == 0

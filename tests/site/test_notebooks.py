@@ -6,6 +6,7 @@ run of each notebook takes one of the other values, another for each day of comm
 ``-m exhaustive`` tries all.
 """
 
+import ast
 import datetime
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import IPython
 import matplotlib.pyplot as plt
 import nbformat
+import pandas as pd
 import pytest
 import yaml
 from conftest import IN_CI, ROOT, SHARE, absent
@@ -71,6 +73,20 @@ def check_anatomy(path: Path) -> None:
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_has_its_anatomy_and_no_outputs(name: str) -> None:
     check_anatomy(NOTEBOOKS[name].path)
+
+
+def test_each_stored_verdict_is_a_wording_of_its_notebook() -> None:
+    stored = pd.read_csv(ROOT / "data" / "facts" / "verdicts_by_seed.csv")
+    analyses = [file.read_text() for file in (ROOT / "notebooks" / "analyses").glob("*.py")]
+    for name, rows in stored.groupby("notebook"):
+        trees = map(ast.parse, [*NOTEBOOKS[name].code, *analyses])
+        nodes = [node for tree in trees for node in ast.walk(tree)]
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        wordings = [re.split(r"\{[^{}]+\}", text) for text in texts if isinstance(text, str)]
+        wordings = [parts for parts in wordings if len("".join(parts)) > 20]
+        patterns = [re.compile(".+".join(map(re.escape, parts))) for parts in wordings]
+        for sentence in rows["verdict"].unique():
+            assert any(pattern.fullmatch(sentence) for pattern in patterns), f"{name}: {sentence}"
 
 
 # runs
