@@ -14,6 +14,7 @@ from psychlm import stats
 from psychlm.frames import FrameError, Repeated, check_responses, mean_responses, refuse
 
 Array = NDArray[np.float64]
+ITEMS_PER_BLOCK = 1000  # whose rest scores are in memory at once
 ONE_SIDED = 1.645  # standard errors, of a correlation 1 / sqrt(n): .05 of one side
 
 
@@ -42,10 +43,14 @@ def item_rest_correlation(responses: pd.DataFrame | Repeated) -> pd.Series:
     checked = check_size(responses, ratings=True)
     values = checked.to_numpy()
     n_others = (~np.isnan(values)).sum(axis=1, keepdims=True) - 1
-    with np.errstate(invalid="ignore"):
-        rest = (np.nansum(values, axis=1, keepdims=True) - values) / n_others
-    r = _columnwise_correlation(np.where(np.isnan(rest), np.nan, values), rest)
-    return pd.Series(r, index=checked.columns, name="item_rest_correlation")
+    total = np.nansum(values, axis=1, keepdims=True)
+    blocks = []  # of items, since the rest scores are as large as the responses
+    for start in range(0, values.shape[1], ITEMS_PER_BLOCK):
+        block = values[:, start : start + ITEMS_PER_BLOCK]
+        with np.errstate(invalid="ignore"):
+            rest = (total - block) / n_others
+        blocks.append(_columnwise_correlation(np.where(np.isnan(rest), np.nan, block), rest))
+    return pd.Series(np.concatenate(blocks), checked.columns, name="item_rest_correlation")
 
 
 def _columnwise_correlation(x: Array, y: Array) -> Array:
@@ -454,7 +459,8 @@ def _with_total(responses: pd.DataFrame) -> tuple[Array, Array]:
         return covariances.diagonal(), covariances.sum(axis=0)
     centred = (responses - responses.mean()).to_numpy()
     with_total = centred.T @ centred.sum(axis=1)
-    return (centred**2).sum(axis=0) / (len(centred) - 1), with_total / (len(centred) - 1)
+    variances = np.einsum("pi,pi->i", centred, centred)
+    return variances / (len(centred) - 1), with_total / (len(centred) - 1)
 
 
 def _alpha(variances: Array, with_total: Array) -> float:

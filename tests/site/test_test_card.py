@@ -125,3 +125,26 @@ def test_the_card_names_items_keyed_in_reverse_and_recodes_them(tmp_path, monkey
     assert recoded["alpha"] > found["alpha"] + 0.1
     assert recoded["person_scores"]["scale_score"].mean() == pytest.approx(500, abs=15)
     assert {"scale_score", "scale_se"} <= set(recoded["conversion"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_card_of_more_than_a_thousand_items_keeps_their_order(tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    x = simulate.responses(rng.normal(size=60), simulate.items(1100, rng), rng)
+    x.columns = [f"q{item}" for item in range(1100)]  # q10 sorts before q2
+    found = card_of(x, None, tmp_path, monkeypatch)
+    varying = x.loc[:, x.nunique() > 1]
+    assert list(found["classical"].index) == list(varying.columns)
+    assert found["classical"]["rest"].to_numpy() == pytest.approx(
+        [varying[i].corr(varying.drop(columns=i).sum(axis=1)) for i in varying]
+    )
+    assert found["classical"]["H"].notna().sum() == 200
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_card_of_coin_flips_claims_no_ability(tmp_path, monkeypatch):
+    flips = pd.DataFrame(np.random.default_rng(4).integers(0, 2, (200, 10)).astype(float))
+    found = card_of(flips.add_prefix("q"), None, tmp_path, monkeypatch)
+    first = next(words for holds, words in found["wordings"][:-1] if holds)
+    assert found["low"] <= 0
+    assert first == "No common ability of the items is shown."
