@@ -3,6 +3,7 @@
 import json
 import runpy
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import absent
@@ -148,3 +149,11 @@ def test_gold_labels_of_phrases_are_those_of_table_4_2() -> None:
     assert gold.graded.equals(right.astype(float))
     with pytest.raises(ValueError, match="'majority' or the treebank's 'gold'"):
         corpora.lalor2018("silver")  # type: ignore[arg-type]
+
+
+def test_the_treebanks_labels_are_means_of_three_or_four_answers_on_25_points():
+    """Socher et al. (2013): annotators move a slider of 25 points, so that a mean of three is a
+    multiple of 1/72, of four of 1/96; a mistyped digit is not."""
+    positivity = data.published("socher2013.sentiment")["positivity"].to_numpy()
+    off = [np.abs(positivity - (positivity * n).round() / n) for n in (72, 96)]
+    assert len(positivity) == 131 and np.min(off, axis=0).max() < 6e-6
