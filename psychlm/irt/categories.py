@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot
 
 from psychlm.device import Device
 from psychlm.frames import FrameError
-from psychlm.irt.arrays import host, on_device, positive_inverse
+from psychlm.irt.arrays import host, on_device
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import (
     GRID_ERROR,
@@ -36,7 +36,12 @@ from psychlm.irt.priors import Beta
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
 from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING, pick_device
 from psychlm.irt.specification import Solution, Specification, earlier_rows, problems
-from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
+from psychlm.irt.standard_errors import (
+    POLYNOMIALS,
+    covariance_of,
+    covariance_of_estimates,
+    missing_information,
+)
 
 STARTS = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free lower and upper asymptotes
 LARGEST_STEP = 2.0  # of any estimate in one step; of slopes and intercepts more, if these are large
@@ -90,13 +95,9 @@ def solve_general(
     covariance = np.full((len(estimates), len(estimates)), np.nan)
     if standard_errors:
         _, _, observed, scores_by_row = em.derivatives(estimates)
-        inside = np.flatnonzero(~at_bound)
-        inverse = positive_inverse(observed[inside][:, inside])
-        if inverse is not None:
-            if sandwich:  # Huber (1967), White (1982)
-                scores = scores_by_row()[:, inside]
-                inverse = inverse @ (scores.T @ scores) @ inverse
-            covariance[np.ix_(inside, inside)] = host(inverse)
+        owner, _ = pd.factorize(names.get_level_values(0))
+        scores = scores_by_row() if sandwich else None
+        covariance = covariance_of_estimates(observed, owner, ~at_bound, scores)
     basis = spec.parameters.basis
     n_cells = len(basis) - 2 * len(spec.groups)
     of_items = basis[:n_cells].reshape(len(spec.fixed), -1, len(estimates)).swapaxes(0, 1)
@@ -110,7 +111,10 @@ def solve_general(
     is_asymptote = np.array([*(kind > 1 for kind in spec.row_kinds), False, False])
     stuck = (of_items[:, :, at_bound & is_asymptote[spec.parameters.kinds]] != 0).any((1, 2))
     item = np.array(spec.columns)[:, 0]
+    undetermined = standard_errors & np.isnan(covariance.diagonal()) & ~at_bound
+    unknown = (of_items[:, :, undetermined] != 0).any((1, 2))
     marks = {"runaway": runaway, "unsettled": ~settled & ~runaway, "at_bound": stuck}
+    marks["unknown"] = unknown
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
     is_free = basis[n_cells + len(sd) :].any(axis=1)
     at_limit = is_free & (np.abs(np.log(sd)) > LARGEST_LOG_SD - 1e-6)
@@ -120,8 +124,6 @@ def solve_general(
         "fewer items"
         for g in np.flatnonzero(at_limit)
     ]
-    none_known = standard_errors and bool(np.isnan(covariance).all())
-    by_item["unknown"] = np.full(len(spec.items), none_known)
     values, blocks = form.natural(host(items.values), blocks)
     return Solution(
         values=values,
@@ -138,18 +140,6 @@ def solve_general(
         messages=messages + problems(spec.items, em, error, **by_item),
         errors="sandwich" if sandwich else "observed information",
     )
-
-
-def covariance_of(basis: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return covariances of linear functions of the estimates, (n, n_rows, n_rows).
-
-    ``basis`` is (n, n_rows, n_estimates); NaN are functions of nothing, and of what has no error.
-    """
-    unknown = np.isnan(covariance.diagonal())
-    none = ~basis.any(axis=2) | (basis[:, :, unknown] != 0).any(axis=2)
-    turned = basis @ np.where(unknown | unknown[:, None], 0.0, covariance)
-    result = turned @ basis.swapaxes(1, 2)
-    return np.where(none[:, :, None] | none[:, None, :], np.nan, result)
 
 
 def answers_of(spec: Specification, device: torch.device | str = "cpu") -> Answers:

@@ -17,12 +17,13 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, refuse
-from psychlm.irt.categories import covariance_of, solve_general
+from psychlm.irt.categories import solve_general
 from psychlm.irt.em import Settings
 from psychlm.irt.response_functions import MODELS
 from psychlm.irt.response_matrix import encode_ratings, few_threads
 from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import IRTWarning, ParameterMap, Specification, tied_parameters
+from psychlm.irt.standard_errors import covariance_of
 
 
 @dataclass(frozen=True)

@@ -76,24 +76,73 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
     information = observed_information(em, parameters, em.grid)
     kinds = len(information) // n_items
     basis = estimates_basis(free[:kinds], design)
-    covariance = positive_inverse(basis.T @ information @ basis)
-    if covariance is None:
-        return blocks, None
-    whole = host(basis @ covariance @ basis.T).reshape(kinds, n_items, kinds, n_items)
-    blocks[:, :kinds, :kinds] = np.einsum("kjlj->jkl", whole)
+    columns = host(basis)
+    is_common = columns.sum(0) > 1
+    kind, item = np.divmod(columns.argmax(0), n_items)  # of every estimate
+    owner = np.where(is_common, -1, item)
+    covariance = covariance_of_estimates(basis.T @ information @ basis, owner, owner == owner)
+    of_items = columns.reshape(kinds, n_items, -1).swapaxes(0, 1)
+    blocks[:, :kinds, :kinds] = covariance_of(of_items, covariance)
 
     # Label rows and columns (item, parameter); a common parameter belongs to the item "all".
     labelled = None
-    if n_free <= EXACT_PARAMETERS:
-        columns = host(basis)
-        symbols = ("a", "d", "c")
-        labels = [
-            ("all" if n_equal > 1 else responses.items[cell % n_items], symbols[cell // n_items])
-            for cell, n_equal in zip(columns.argmax(0), columns.sum(0), strict=True)
-        ]
-        index = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
-        labelled = pd.DataFrame(host(covariance), index=index, columns=index)
-    return where_free(blocks, free), labelled
+    if n_free <= EXACT_PARAMETERS and not np.isnan(covariance).all():
+        names = np.where(is_common, "all", responses.items[item])
+        index = pd.MultiIndex.from_arrays([names, np.array(["a", "d", "c"])[kind]])
+        index.names = ["item", "parameter"]
+        labelled = pd.DataFrame(covariance, index=index, columns=index)
+    return blocks, labelled
+
+
+def covariance_of_estimates(
+    information: Tensor, owner: np.ndarray, inside: np.ndarray, scores: Tensor | None = None
+) -> np.ndarray:
+    """Return the inverse of the observed information; NaN for estimates that it does not determine.
+
+    An item off its maximum or on a ridge makes the information indefinite. Items with the largest
+    share in such directions are held at their estimates until the rest is positive definite.
+
+    Parameters
+    ----------
+    information : Tensor, shape (n_estimates, n_estimates)
+    owner : ndarray, shape (n_estimates,)
+        Number of the item of every estimate.
+    inside : ndarray of bool, shape (n_estimates,)
+        Which estimates are within their bounds; the others are NaN.
+    scores : Tensor, shape (n_rows, n_estimates), optional
+        Gradients of persons, for sandwich errors (Huber 1967; White 1982).
+    """
+    covariance = np.full(information.shape, np.nan)
+    while inside.any():
+        known = np.flatnonzero(inside)
+        part = information[known][:, known]
+        inverse = positive_inverse(part)
+        if inverse is not None:
+            if scores is not None:
+                some = scores[:, known]
+                inverse = inverse @ (some.T @ some) @ inverse
+            covariance[np.ix_(known, known)] = host(inverse)
+            break
+        part = host(part)
+        if not np.isfinite(part).all():
+            break
+        scale = np.abs(part.diagonal()).clip(1e-300) ** -0.5
+        eigenvalues, vectors = np.linalg.eigh(part * scale * scale[:, None])
+        share = (vectors[:, eigenvalues <= max(eigenvalues[0], 0.0)] ** 2).sum(1)
+        inside = inside & ~np.isin(owner, owner[known][share >= share.max() / 2])
+    return covariance
+
+
+def covariance_of(basis: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return covariances of linear functions of the estimates, (n, n_rows, n_rows).
+
+    ``basis`` is (n, n_rows, n_estimates); NaN are functions of nothing, and of what has no error.
+    """
+    unknown = np.isnan(covariance.diagonal())
+    none = ~basis.any(axis=2) | (basis[:, :, unknown] != 0).any(axis=2)
+    turned = basis @ np.where(unknown | unknown[:, None], 0.0, covariance)
+    result = turned @ basis.swapaxes(1, 2)
+    return np.where(none[:, :, None] | none[:, None, :], np.nan, result)
 
 
 def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarray:

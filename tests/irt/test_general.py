@@ -14,6 +14,7 @@ from scipy.special import expit, logit
 from analyses.lalor2020_test_sets import confirm
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
+from psychlm.irt.standard_errors import covariance_of_estimates
 
 
 @pytest.fixture(scope="module")
@@ -274,3 +275,28 @@ def test_a_group_whose_abilities_have_no_spread_ends_at_the_bound_and_says_so():
     with pytest.warns(irt.IRTWarning, match="group 'alike' have a standard deviation of 0.01"):
         fit = irt.fit(lsat, "1PL", group=group, reference="others", standard_errors=False)
     assert fit.n_iterations < 200 and fit.groups.loc["alike", "sd"] == pytest.approx(0.01)
+
+
+def test_an_item_off_its_maximum_is_named_and_leaves_the_others_their_errors(rng):
+    """One indefinite block made the errors of all items NaN. Reference: the fit at its maximum."""
+    items = simulate.items(12, rng)
+    data = simulate.responses(rng.normal(size=500), items, rng)
+    best = irt.fit(data, "2PL")
+    start = best.items[["a", "d"]].copy()
+    start.iloc[3] = 0.01, 4.0
+    stopped = {"start": start, "max_iterations": 1}
+    with pytest.warns(irt.IRTWarning, match=rf"items \['{start.index[3]}'\] lie too near a ridge"):
+        fit = irt.fit(data, "2PL", weights=np.ones(500), **stopped)
+    ratio = fit.items["se_d"] / best.items["se_d"]
+    assert list(ratio.index[ratio.isna()]) == [start.index[3]]
+    np.testing.assert_allclose(ratio.drop(start.index[3]), 1, atol=0.2)
+
+    information = np.diag([2.0, 3.0, -1.0, 4.0, 5.0, 6.0]) + 0.1
+    owner = np.repeat([0, 1, 2], 2)
+    for scores in (None, rng.normal(size=(9, 6))):
+        found = covariance_of_estimates(information, owner, np.arange(6) < 5, scores)
+        inverse = np.linalg.inv(information[np.ix_([0, 1, 4], [0, 1, 4])])
+        middle = np.linalg.inv(inverse) if scores is None else scores[:, [0, 1, 4]]
+        middle = middle if scores is None else middle.T @ middle
+        np.testing.assert_allclose(found[np.ix_([0, 1, 4], [0, 1, 4])], inverse @ middle @ inverse)
+        assert np.isnan(found[[2, 3, 5]]).all()
