@@ -380,12 +380,12 @@ class CategoryEM(Expectation):
             return total * count.sqrt()
 
         def averaged(weighted: Tensor) -> Iterator[Tensor]:
-            """Yield scores summed over the nodes with weights (n_rows, n_fine)."""
+            # Scores summed over the nodes with weights (n_rows, n_fine).
             at_items = grid.at_nodes(weighted)
             yield collect(lambda score: at_items @ score.T, (scores * weighted).sum(2))
 
         def apart() -> Iterator[Tensor]:
-            """Yield scores at a node less their expectations, by root weights."""
+            # Scores at a node less their expectations, by root weights.
             mean_score = next(averaged(weights))
             for node, weight in enumerate(weights.T):
                 at_node = collect(partial(torch.select, dim=1, index=node), scores[:, :, node])

@@ -122,8 +122,10 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
   variances <- lme4::VarCorr(fit)
   slopes <- stats::coef(summary(fit))
   dof <- rep(Inf, nrow(slopes))
-  tested <- if (gaussian && nzchar(system.file(package = "lmerTest")))
+  tested <- if (gaussian && nzchar(system.file(package = "lmerTest"))) {
+    suppressPackageStartupMessages(library(lme4))  # lmerTest evaluates control=lmerControl() again
     with_treatment(lmerTest::as_lmerModLmerTest(fit))
+  }
   if (!is.null(tested)) dof <- stats::coef(summary(tested))[, "df"]
   problems <- fit@optinfo$conv$lme4$messages
   effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
@@ -133,8 +135,8 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
        dropped = as.character(names(attr(lme4::getME(fit, "X"), "col.dropped"))),
        covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
        bars = Map(of_bar, variances, names(factors)[attr(factors, "assign")]), singular = lme4::isSingular(fit),
-       converged = length(setdiff(problems,
-         grep("singular", problems, value = TRUE))) == 0,
+       converged = identical(as.integer(fit@optinfo$conv$opt), 0L) &&
+         length(setdiff(problems, grep("singular", problems, value = TRUE))) == 0,
        residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
        link = stats::family(fit)$link, tested = tested,
        level_term = effect(effects$term), level_group = as.character(effects$grpvar),

@@ -3,6 +3,7 @@ what the native engine lacks: binomial outcomes, Satterthwaite's degrees of free
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,6 +146,17 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
         )
         part = named(r_function("lme4_result")(r_fit, gaussian, in_r_columns))
 
+    converged = bool(part["converged"][0])
+    if not converged:
+        control = "lmerControl" if gaussian else "glmerControl"
+        warnings.warn(
+            'lme4 did not converge: search longer, by bobyqa alone, with r_arguments="control='
+            f"{control}(optimizer='bobyqa', optCtrl=list(maxfun=1e5))\", scale the predictors, or "
+            "leave out random slopes",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
     # Standard deviations and correlations by label, as the native engine names them.
     deviations: dict[str, float] = {}
     correlations: dict[str, pd.DataFrame] = {}
@@ -182,7 +194,7 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
         smooths=smooth_table({}),
         scale=sigma**2,
         n=int(part["n"][0]),
-        converged=bool(part["converged"][0]),
+        converged=converged,
         data=used,
         residuals=pd.Series(np.array(part["residuals"]), used.index, name="residual"),
         variance_components=pd.Series(components, name="std_dev"),

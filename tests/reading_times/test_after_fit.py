@@ -356,3 +356,24 @@ def test_programs_in_r_say_what_an_empty_cell_leaves_open(without_a_cell, backen
     assert (native.coefficients["estimate"] - own).abs().lt(1e-3 * errors).all()
     with pytest.raises(ValueError, match="not estimable"):
         fit.means("a")
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize(("response", "family"), [("gaze_ms", "gaussian"), ("slow", "binomial")])
+def test_a_search_of_lme4_that_stops_early_has_not_converged_and_the_advice_helps(
+    frames, response, family
+):
+    table = frames["gaze_ms"]
+    table = table.assign(slow=(table["gaze_ms"] > table["gaze_ms"].median()).astype(float))
+    formula = f"{response} ~ scale(bits) + (1 | subject) + (1 | item)"
+    options = {"backend": "lme4", "family": family}
+    control = "lmerControl" if family == "gaussian" else "glmerControl"
+    early = f"control={control}(optimizer='bobyqa', optCtrl=list(maxfun=9))"
+    with pytest.warns(RuntimeWarning) as warned:
+        stopped = reading.fit(table, formula, r_arguments=early, **options)
+    assert not stopped.converged
+    assert "NOT converged" in repr(stopped)
+    advice = next(str(w.message) for w in warned if "did not converge" in str(w.message))
+    followed = reading.fit(table, formula, r_arguments=advice.split('"')[1], **options)
+    assert followed.converged
+    assert followed.loglik >= stopped.loglik - 1e-9
