@@ -76,12 +76,14 @@ class PlainErrors(click.Group):
         except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            text, expected = str(error).strip(), isinstance(error, (ValueError, OSError))
+            text = str(error).strip()
+            expected = isinstance(error, (ValueError, OSError))
             if getattr(error, "errno", None) in FULL:
                 text += "; nothing half-written is left. Free the disk, or write to another one"
             memory = re.search(NO_MEMORY, text)
             if memory or isinstance(error, MemoryError):
-                text, expected = f"out of memory; use fewer rows ({text or 'MemoryError'})", True
+                text = f"out of memory; use fewer rows ({text or 'MemoryError'})"
+                expected = True
             of_package = type(error).__module__.startswith("psychlm")
             if not (expected or of_package) or os.environ.get("PSYCHLM_TRACEBACK"):
                 raise
@@ -134,7 +136,8 @@ def data_pull(names: tuple[str, ...]) -> None:
 
     Whole training sets (SNLI, MNLI ...: hundreds of megabytes) are fetched by name only.
     """
-    datasets, failed = data.registry(), False
+    datasets = data.registry()
+    failed = False
     large = datasets["note"].str.startswith("released once")
     for name in names or list(datasets.index[(datasets["url"] != "") & ~large]):
         try:
@@ -279,7 +282,8 @@ def shorten(
 
     check_out(out, responses)
     if n_items is None and str(told["items"]).isdigit():  # an older name of --n-items
-        n_items, told["items"] = int(told["items"]), None
+        n_items = int(told["items"])
+        told["items"] = None
     if n_items is None:
         raise click.BadParameter("how many items are kept? --n-items 10")
     table = read_answers(responses, told, "binary").responses
@@ -364,7 +368,8 @@ def compare(
     elif len(files) == 2 and out is None:
         if method != "means" or pass_at or any(told.values()):
             raise click.BadParameter("two files have scores: they take --value and --cluster only")
-        first, second = read_scores(files[0], value, cluster), read_scores(files[1], value, None)
+        first = read_scores(files[0], value, cluster)
+        second = read_scores(files[1], value, None)
         stems = (files[0].stem, files[1].stem)
         names = stems if stems[0] != stems[1] else None
         clusters = first.get("cluster")
@@ -383,7 +388,8 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     from psychlm import frames, lm
     from psychlm.corpora import _sniff
 
-    path, suffix = Path(source), Path(source).suffix.lower()
+    path = Path(source)
+    suffix = Path(source).suffix.lower()
     is_file = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source))
     is_file = is_file or (0 < len(source) < 1000 and path.exists())
     if lines and (suffix in TABLES or not (is_file or source == "-")):

@@ -74,7 +74,8 @@ def read_bank(bank: str, questions: str | None) -> tuple[Any, Any, Any]:
             f"--bank {bank} is neither `diagnostic` nor a file that `psychlm irt fit` wrote, with "
             "--questions, the texts of its items. metabench's banks hold answers without the texts"
         )
-    fit, items = irt.IRTFit.from_json(bank), corpora.read_items(questions)
+    fit = irt.IRTFit.from_json(bank)
+    items = corpora.read_items(questions)
     items = items.assign(item_id=items["item_id"].astype(str))
     absent = fit.items.index.astype(str).difference(items["item_id"])
     if len(absent):

@@ -346,7 +346,8 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, pd.Index,
     if labelled[0] != labelled[1]:
         raise ValueError("one of the two has labels and one has not; give two Series or two arrays")
     if not all(labelled):
-        a, b = pd.Series(np.asarray(a)), pd.Series(np.asarray(b))
+        a = pd.Series(np.asarray(a))
+        b = pd.Series(np.asarray(b))
         if len(a) != len(b):
             raise ValueError(f"arrays have {len(a)} and {len(b)} scores; Series match by label")
     for name, scores in (("a", a), ("b", b)):
@@ -420,7 +421,8 @@ def _test(differences: Array, codes: Codes, binary: bool, level: float) -> dict[
         limits = [np.clip(centre + sign * quantile * error, -1, 1) for sign in (-1, 1)]
         p = _mcnemar(*wins)
     else:
-        error, df = se, n_clusters - 1
+        error = se
+        df = n_clusters - 1
         quantile, power = scipy.stats.t.ppf([(1 + level) / 2, POWER], df)
         limits = [difference + sign * quantile * error for sign in (-1, 1)]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -440,7 +442,8 @@ def _test(differences: Array, codes: Codes, binary: bool, level: float) -> dict[
 
 def _mcnemar(first: ArrayLike, second: ArrayLike) -> Any:
     """Return McNemar's exact p-value of the items that one of two models alone has right."""
-    few, both = np.minimum(first, second), np.add(first, second)
+    few = np.minimum(first, second)
+    both = np.add(first, second)
     return np.minimum(2 * scipy.stats.binom.cdf(few, both, 0.5), 1)
 
 
@@ -493,13 +496,15 @@ def _rank(
     else:
         codes = _cluster_codes(cluster, frame.columns, frame.columns)
         models, tests = _by_means(frame, codes, level)
-    n, (first, second) = len(models), np.triu_indices(len(models), 1)
+    n = len(models)
+    first, second = np.triu_indices(len(models), 1)
     pairs = pd.DataFrame({"a": models.index[first], "b": models.index[second], **tests})
     pairs["p_adjusted"] = holm(pairs["p"].to_numpy())
     pairs["told_apart"] = pairs["p_adjusted"] < 1 - level
     models["rank"] = scipy.stats.rankdata(-models["score"], method="min").astype(int)
     # One rank further down for each model that is told apart above, and likewise from below.
-    apart, above = pairs["told_apart"].to_numpy(), pairs["difference"].to_numpy() > 0
+    apart = pairs["told_apart"].to_numpy()
+    above = pairs["difference"].to_numpy() > 0
     n_above = np.bincount(np.where(above, second, first)[apart], minlength=n)
     n_below = np.bincount(np.where(above, first, second)[apart], minlength=n)
     models["rank_low"], models["rank_high"] = 1 + n_above, n - n_below
@@ -550,7 +555,8 @@ def _by_ability(
 ) -> tuple[pd.DataFrame, dict[str, Array]]:
     """Return abilities of models, and the tests of their pairs."""
     if isinstance(model, irt.IRTFit):
-        fit, responses = model, frame
+        fit = model
+        responses = frame
     else:
         checked = frame if isinstance(frame, Repeated) else check_responses(frame)
         responses, _ = drop_constant(checked)
@@ -568,9 +574,11 @@ def _by_ability(
         ).loc[persons]
     scores = scores.set_axis(["score", "standard_error"], axis=1)
     half = scipy.stats.norm.ppf((1 + level) / 2)
-    theta, se = scores["score"].to_numpy(), scores["standard_error"].to_numpy()
+    theta = scores["score"].to_numpy()
+    se = scores["standard_error"].to_numpy()
     first, second = np.triu_indices(len(scores), 1)
-    difference, error = theta[first] - theta[second], np.hypot(se[first], se[second])
+    difference = theta[first] - theta[second]
+    error = np.hypot(se[first], se[second])
     tests = {"difference": difference}
     tests |= {"low": difference - half * error, "high": difference + half * error}
     tests["p"] = 2 * scipy.stats.norm.sf(np.abs(difference) / error)

@@ -121,7 +121,8 @@ def check_responses(
         raise FrameError(
             f"responses are empty (shape {responses.shape}: persons x items); check the filter"
         )
-    persons, items = responses.index, responses.columns
+    persons = responses.index
+    items = responses.columns
     if persons.nlevels > 1 or items.nlevels > 1:
         raise FrameError(
             "persons and items have one name each, not the levels of a MultiIndex; join them: "
@@ -156,7 +157,8 @@ def check_responses(
             "grade the answers as right (1) or wrong (0)"
         )
     if not unanswered:
-        silent, blank = persons[missing.all(axis=1)], items[missing.all(axis=0)]
+        silent = persons[missing.all(axis=1)]
+        blank = items[missing.all(axis=0)]
         refuse("persons", silent, "answered no item at all; responses.dropna(how='all')")
         refuse("items", blank, "were answered by nobody; responses.dropna(axis=1, how='all')")
     return pd.DataFrame(values, persons.rename("person"), items.rename("item"), copy=False)
@@ -195,7 +197,8 @@ class Repeated:
 
     def __post_init__(self) -> None:
         """Check that the frames agree, and make them canonical."""
-        persons, items = self.correct.index, self.correct.columns
+        persons = self.correct.index
+        items = self.correct.columns
         for table in (self.n, self.squares):
             if table is not None and not (
                 table.index.sort_values().equals(persons.sort_values())
@@ -259,7 +262,8 @@ class Repeated:
     def __repr__(self) -> str:
         """Return how many persons, items and answers there are."""
         persons, items = self.n.shape
-        fewest, most = self.n.to_numpy().min(), self.n.to_numpy().max()
+        fewest = self.n.to_numpy().min()
+        most = self.n.to_numpy().max()
         answers = f"{fewest} to {most}" if fewest < most else most
         total = self.n.to_numpy().sum()
         return (
@@ -497,10 +501,12 @@ def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str
         raise FrameError(f"the {kind} frame is empty; check the filter that selected it")
     canonical: dict[str, pd.Series] = {}
     for name in ids:
-        values, wanted = frame[name], "one to every row"
+        values = frame[name]
+        wanted = "one to every row"
         wrong = values.isna()
         if name == "word_id":
-            number, wanted = pd.to_numeric(values, errors="coerce"), "whole numbers"
+            number = pd.to_numeric(values, errors="coerce")
+            wanted = "whole numbers"
             wrong = number.isna() | (number % 1 != 0)
         if wrong.any():
             row = int(wrong.to_numpy().argmax())

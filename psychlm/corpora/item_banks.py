@@ -78,7 +78,8 @@ def read_lines(source: Source) -> list[str]:
 
 def _decompressed(file: Path) -> bytes:
     """Return the content of a bz2 file, which is read only as far as a text would grow."""
-    content, n_compressed = bytearray(), file.stat().st_size
+    content = bytearray()
+    n_compressed = file.stat().st_size
     try:
         with bz2.open(file) as stream:
             while piece := stream.read(LARGE_MEMBER):
@@ -93,9 +94,11 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
     """Return the objects of a JSONL source, or of one JSON list, without some keys.
 
     The parse trees of half a million sentence pairs, for instance, would fill the memory."""
-    lines, longest = read_lines(source), LONGEST_RECORD
+    lines = read_lines(source)
+    longest = LONGEST_RECORD
     if lines and lines[0].lstrip().startswith("["):
-        lines, longest = ["".join(lines)], LONGEST_LIST
+        lines = ["".join(lines)]
+        longest = LONGEST_LIST
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         where = f"line {number} of {source}"
@@ -121,7 +124,8 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
 
 def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.DataFrame:
     """Return records as a frame; check that columns are there and of the right types."""
-    frame, other = pd.DataFrame(records), f"{source} has another layout than this reader's"
+    frame = pd.DataFrame(records)
+    other = f"{source} has another layout than this reader's"
     if missing := [column for column in columns if column not in frame.columns]:
         raise DataError(f"{other}: it has no {missing}")
     for column, types in columns.items():
@@ -300,7 +304,8 @@ def sentiment(source: Source) -> pd.DataFrame:
     labels = ["negative", "positive"]
     if frame["answer"].max() > 1:
         labels = ["very negative", "negative", "neutral", "positive", "very positive"]
-    ids, prompt = _numbered_ids(source, len(frame)), frame["prompt"].str.strip()
+    ids = _numbered_ids(source, len(frame))
+    prompt = frame["prompt"].str.strip()
     return _finish(frame.assign(item_id=ids, prompt=prompt, choices=[labels] * len(frame)))
 
 
@@ -364,7 +369,8 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with data.atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
         for item in frames.check_items(items).to_dict("records"):
-            texts, answer = item.pop("choices"), item.pop("answer")
+            texts = item.pop("choices")
+            answer = item.pop("answer")
             numbers = [str(i + 1) for i in range(len(texts))]
             labels = ascii_uppercase[: len(texts)] if len(texts) <= 26 else numbers
             choices = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)]
@@ -405,7 +411,8 @@ def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
 
 def _piqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """PIQA (Bisk et al. 2020): a goal, and two ways to reach it."""
-    choices, answer = _columns(frame, "sol1", "sol2"), _gold_places(frame, source)
+    choices = _columns(frame, "sol1", "sol2")
+    answer = _gold_places(frame, source)
     return {"prompt": frame["goal"], "choices": choices, "answer": answer}
 
 
@@ -442,7 +449,8 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     Each choice is a hypothesis followed by the second observation, so that a language model scores
     both; ``observation`` holds the second alone."""
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
-    choices, answer = np.column_stack(both).tolist(), _gold_places(frame, source, first=1)
+    choices = np.column_stack(both).tolist()
+    answer = _gold_places(frame, source, first=1)
     items = {"prompt": frame["obs1"], "choices": choices, "answer": answer}
     return items | {"observation": frame["obs2"], "template": "continuation"}
 

@@ -186,7 +186,8 @@ def _exclude_readings(
             "these steps are of words, and readings are given; write exclude(readings, "
             "trimming('self_paced_ms', shortest=100, sd=2.5)), or exclude words and join both"
         )
-    left, rows = readings, []
+    left = readings
+    rows = []
     for name, step in steps.items():
         out = np.asarray(step(left), dtype=bool)
         left = left[~out]
@@ -306,7 +307,8 @@ def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     >>> join(words[["text_id", "word_id"]].assign(gaze_ms=250), words).columns.tolist()
     ['text_id', 'word_id', 'gaze_ms', 'length_chars']
     """
-    readings, words = frames.plain(readings), frames.plain(words)
+    readings = frames.plain(readings)
+    words = frames.plain(words)
     keys = ["text_id", "word_id"]
     shared = [name for name in words if name in readings and name not in keys]
     refuse("columns", shared, "are in both the readings and the words; rename or drop them in one")
@@ -375,7 +377,8 @@ def ucl_norms() -> pd.DataFrame:
     >>> ucl_norms().columns[3:6].tolist()
     ['cloze_surprisal_bits', 'GPT-2', 'GPT-2 medium']
     """
-    corpus, keys = ucl(), ["text_id", "word_id"]
+    corpus = ucl()
+    keys = ["text_id", "word_id"]
     assert corpus.surprisals is not None  # this corpus was released with them
     released = corpus.surprisals.set_index(keys).filter(regex="^GPT").reset_index()
     words = corpus.words[[*keys, "word", "cloze_surprisal_bits"]]
@@ -452,7 +455,8 @@ def _from_facts(name: str, printed: Callable[[], pd.Series] | None = None) -> Co
 
     ``printed`` reads the words of a text that may not be passed on. Without it a word is its shape:
     "Don't," is "aaa'a,"."""
-    words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
+    words = data.facts(f"{name}/words")
+    readings = data.facts(f"{name}/readings")
     words = words.rename(columns={"word_shape": "word"})
     surprisals = data.facts(f"{name}/surprisals") if name != "provo" else None
     if printed is None:

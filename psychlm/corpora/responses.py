@@ -58,7 +58,8 @@ def laverghetta2021() -> Laverghetta2021:
         data.facts(f"laverghetta2021/{name}") for name in ("panel", "models", "items", "phases")
     )
     phases = {code: wide(rows) for code, rows in of_phases.groupby("category", sort=False)}
-    panel, models = wide(panel), frames.check_responses(models.set_index("item_id").T)
+    panel = wide(panel)
+    models = frames.check_responses(models.set_index("item_id").T)
     name = models.index.to_series()
     # Names tell how a model was made; some runs of ConvBERT are spelled conv-bert, some SNLI runs
     # snlli or sni.

@@ -92,8 +92,10 @@ def cluster_items_by_restarts(
     [1, 2, 3, 1, 2, 3]
     """
     r = inter_item_correlation(check_size(responses, 4)).fillna(0)
-    distance, n_items = 1 - r.to_numpy(), len(r)
-    widths, partitions = {}, {}
+    distance = 1 - r.to_numpy()
+    n_items = len(r)
+    widths = {}
+    partitions = {}
     for k in range(2, n_items - 1):
         medoids = rng.random((restarts, n_items)).argsort(axis=1)[:, :k]  # (starts, k)
         moving = True
@@ -124,7 +126,8 @@ def cluster_items_by_restarts(
             item_width = np.where(own_size > 1, (b - a) / np.maximum(a, b), 0)
         width = np.where((size > 0).sum(axis=1) > 1, item_width.mean(axis=1), -np.inf)
         best = int(width.argmax())
-        widths[k], partitions[k] = float(width[best]), (labels[best], medoids[best])
+        widths[k] = float(width[best])
+        partitions[k] = (labels[best], medoids[best])
     return _result(r.index, *partitions[max(widths, key=widths.__getitem__)], widths)
 
 
@@ -168,7 +171,8 @@ def cluster_agreement(
     """
     from scipy.stats import pearsonr
 
-    labels_a, labels_b = labels_a.dropna(), labels_b.dropna()
+    labels_a = labels_a.dropna()
+    labels_b = labels_b.dropna()
     for labels in (labels_a, labels_b):
         refuse(
             "items", labels.index[labels.index.duplicated()], "have two labels; keep one of each"
@@ -178,7 +182,8 @@ def cluster_agreement(
         raise FrameError(f"the clusterings have {len(items)} items in common, and need 3")
     codes_a, codes_b = (pd.factorize(labels.loc[items])[0] for labels in (labels_a, labels_b))
     i, j = np.triu_indices(len(items), k=1)
-    same_a, same_b = codes_a[i] == codes_a[j], codes_b[i] == codes_b[j]
+    same_a = codes_a[i] == codes_a[j]
+    same_b = codes_b[i] == codes_b[j]
     for name, same in (("first", same_a), ("second", same_b)):
         if same.all() or not same.any():
             kind = "all items in one cluster" if same.all() else "a cluster of its own for each"
@@ -194,7 +199,8 @@ def cluster_agreement(
         # The number of pairs together is the same in every permutation, so the correlation is
         # linear in the overlap, and the overlap can stand for it.
         expected = same_a.sum() * same_b.sum() / len(i)
-        overlap, observed = together[:, same_a].sum(axis=1), (same_a & same_b).sum()
+        overlap = together[:, same_a].sum(axis=1)
+        observed = (same_a & same_b).sum()
         as_extreme = np.abs(overlap - expected) >= abs(observed - expected) - 1e-9
         p_permutation = float((as_extreme.sum() + 1) / (n_permutations + 1))
     return ClusterAgreement(float(r), float(p), len(items), len(i), None, p_permutation)

@@ -80,7 +80,9 @@ def inter_item_correlation(responses: pd.DataFrame) -> pd.DataFrame:
     correct = checked.fillna(0).to_numpy(np.float64)
     # Whole numbers, (n_items, n_items) each, so that equal pairs have equal correlations: persons
     # who answered both items, who of them were right on the first one, and on both.
-    n, right, both = answered.T @ answered, correct.T @ answered, correct.T @ correct
+    n = answered.T @ answered
+    right = correct.T @ answered
+    both = correct.T @ correct
     spread = right * (n - right)
     with np.errstate(invalid="ignore", divide="ignore"):
         phi = (n * both - right * right.T) / np.sqrt(spread * spread.T)

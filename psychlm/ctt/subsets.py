@@ -70,7 +70,8 @@ def smallest_subset(
     sizes = sorted(set(sizes))
     if sizes[0] < 2 or sizes[-1] > n_persons:
         raise ValueError(f"sizes {sizes} are outside 2..{n_persons}, the persons")
-    x, tables = checked.to_numpy(), []
+    x = checked.to_numpy()
+    tables = []
     for _ in range(n_splits):
         # One half of the items chooses persons, the other half judges all subsets at once.
         shuffled = rng.permutation(n_items)
@@ -159,11 +160,14 @@ def worth_in_people(
             "responses or estimates are missing; keep persons who answered every item, and items "
             "that have an estimate"
         )
-    x, n_held = checked.to_numpy(), len(checked) // 2
+    x = checked.to_numpy()
+    n_held = len(checked) // 2
     tried = np.arange(1, n_held + 1) if sizes is None else np.array(sorted(sizes))
     if tried[0] < 1 or tried[-1] > len(x) - n_held:
         raise ValueError(f"sizes {list(tried)} are outside 1..{len(x) - n_held}, half the people")
-    curves, agreements, worths = [], [], []
+    curves = []
+    agreements = []
+    worths = []
     for _ in range(n_panels):
         order = rng.permutation(len(x))
         panel = x[order[:n_held]].mean(axis=0)
@@ -195,9 +199,11 @@ def worth_in_people(
 
 def _measures(x: Array) -> tuple[Array, float, Array]:
     """Return items' right responses, Cronbach's alpha, and phi of all pairs (0 if undefined)."""
-    n_items, right = x.shape[1], x.sum(axis=0)
+    n_items = x.shape[1]
+    right = x.sum(axis=0)
     covariance = len(x) * (x.T @ x) - np.outer(right, right)  # times n^2
-    spread, total = covariance.diagonal(), covariance.sum()
+    spread = covariance.diagonal()
+    total = covariance.sum()
     alpha = n_items / (n_items - 1) * (1 - spread.sum() / total) if total > 0 else np.nan
     scale = 1 / np.sqrt(np.where(spread > 0, spread, np.inf))
     phi = covariance * np.outer(scale, scale)
@@ -206,7 +212,8 @@ def _measures(x: Array) -> tuple[Array, float, Array]:
 
 def _pearson(phi: Array, goal: Array) -> Array:
     """Return the correlation of every row of phi with the goal, NaN where a row is constant."""
-    phi, goal = phi - phi.mean(axis=-1, keepdims=True), goal - goal.mean()
+    phi = phi - phi.mean(axis=-1, keepdims=True)
+    goal = goal - goal.mean()
     norm = np.sqrt((phi**2).sum(axis=-1) * (goal @ goal))
     return np.divide(phi @ goal, norm, out=np.full(len(phi), np.nan), where=norm > 1e-9)
 
@@ -220,10 +227,13 @@ def _greedy_order(x: Array, size: int) -> Array:
     where t are its subset's right responses and :math:`w = 1/\sqrt{t(n - t)}`. Sums of phi over
     pairs are then quadratic forms in B, for all candidates at once: no matrix for each is needed.
     """
-    n_items, score = x.shape[1], x.sum(axis=1)
+    n_items = x.shape[1]
+    score = x.sum(axis=1)
     right_all, alpha_all, phi_all = _measures(x)
     centred = scipy.spatial.distance.squareform(phi_all - phi_all.mean())  # 0 on the diagonal
-    norm_all, n_pairs = np.linalg.norm(centred), 2 * len(phi_all)  # pairs in both orders
+    # pairs in both orders
+    norm_all = np.linalg.norm(centred)
+    n_pairs = 2 * len(phi_all)
     both = np.zeros((n_items, n_items))
     chosen: list[int] = []
 
@@ -242,7 +252,9 @@ def _greedy_order(x: Array, size: int) -> Array:
             agreement.append(np.where(total > 0, 1 - np.abs(alpha - alpha_all), np.nan))
             # Sums over pairs of phi times the population's, of phi, and of phi squared.
             w = 1 / np.sqrt(np.where(spread > 0, spread, np.inf))
-            v, n_varied = w**2, (spread > 0).sum(axis=1)  # phi of an item with itself is 1
+            # phi of an item with itself is 1
+            v = w**2
+            n_varied = (spread > 0).sum(axis=1)
             product = form(w, n * both * centred) + n * form(w * x, centred) - form(w * t, centred)
             phi = n * form(w, both) + n * (w * x).sum(1) ** 2 - (w * t).sum(1) ** 2 - n_varied
             square = n**2 * (form(v, both**2) + 2 * form(v * x, both) + (v * x).sum(1) ** 2)

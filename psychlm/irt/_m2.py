@@ -83,7 +83,8 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
             "fix or share parameters (a 2PL needs 4 items, a 3PL 6), or add items"
         )
     # The baseline of TLI and CFI: independent items with the observed means, which are free.
-    mean, squares = np.nanmean(x, 0)[:, None], np.nanmean(x**2, 0)[:, None]
+    mean = np.nanmean(x, 0)[:, None]
+    squares = np.nanmean(x**2, 0)[:, None]
     derivatives = _spread(np.ones(n_items), np.tile(mean.T, (n_items, 1)))
     baseline, df_baseline = quadratic_form(Margins(np.ones(1), mean, squares, derivatives), x)
 
@@ -99,7 +100,8 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
         return float(np.sqrt(nc / (df * (n - 1))))
 
     # SRMSR: observed less expected correlations of pairs.
-    weights, expected = margins.weights, margins.expected
+    weights = margins.weights
+    expected = margins.expected
     mean = expected @ weights
     sd = np.sqrt(margins.squares @ weights - mean**2)
     implied = ((expected * weights) @ expected.T - np.outer(mean, mean)) / np.outer(sd, sd)
@@ -134,7 +136,9 @@ class Margins:
 
     def covariance(self) -> np.ndarray:
         """Return the covariance of one person's margins, shape (n_margins, n_margins)."""
-        n_items, weights, at_nodes = len(self.expected), self.weights, self.at_nodes
+        n_items = len(self.expected)
+        weights = self.weights
+        at_nodes = self.at_nodes
         joint = (at_nodes * weights) @ at_nodes.T
         i, j = np.triu_indices(n_items, 1)
         # number[k] lists the margins that hold item k: two of them hold its square.
@@ -206,7 +210,8 @@ def jacobian(tables: ModelTables, at_nodes: np.ndarray) -> np.ndarray:
 
     The mean and standard deviation of ability are the last, where they are free.
     """
-    functions, nodes = tables.functions, torch.tensor(tables.nodes)
+    functions = tables.functions
+    nodes = torch.tensor(tables.nodes)
     by_parameter = functions.natural_derivatives(nodes).numpy()
     by_parameter = np.einsum("c,ricn->rin", np.arange(tables.n_categories), by_parameter)
 

@@ -214,7 +214,8 @@ def adaptive_test(
         log_weight = log_posterior[row] + bank.log_p[item, category]
         log_weight -= log_weight.max(axis=1, keepdims=True)
         weight, estimate[row], se[row, step] = _moments(log_weight, grid)
-        log_posterior[row], posterior[row] = log_weight, weight
+        log_posterior[row] = log_weight
+        posterior[row] = weight
         theta[row, step] = estimate[row]
         score[row, step] = (weight * bank.expected_score).sum(axis=1)
         # Whose test ends here?

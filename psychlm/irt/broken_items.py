@@ -121,7 +121,8 @@ def flag_items(
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
     error = 1 / np.sqrt(np.maximum(answered.sum(axis=0) - 3, 1))
     bound = np.arctanh(NEGLIGIBLE)
-    below, above = norm.cdf((z + bound) / error), norm.sf((z - bound) / error)
+    below = norm.cdf((z + bound) / error)
+    above = norm.sf((z - bound) / error)
     rows = [
         _rows("wrong_key", items, r, below),
         _rows("no_right_answer", items, r, np.maximum(1 - below, 1 - above)),
@@ -130,14 +131,17 @@ def flag_items(
     # The responses of classes of equal size, by ability.
     order = np.argsort(np.argsort(theta, kind="stable"), kind="stable")
     classes = np.eye(N_CLASSES)[order * N_CLASSES // len(theta)]  # persons x classes
-    n_right, n_answered = classes.T @ answers, classes.T @ answered  # classes x items
+    # classes x items
+    n_right = classes.T @ answers
+    n_answered = classes.T @ answered
     middle = (classes.T @ theta) / classes.sum(axis=0)
     fitted = [_ceiling(*counts, middle) for counts in zip(n_right.T, n_answered.T, strict=True)]
     rows.append(_rows("two_right_answers", items, *np.array(fitted).T))
 
     if n_choices is not None:
         able = slice(-(N_CLASSES // 5), None)
-        right, number = n_right[able].sum(axis=0), n_answered[able].sum(axis=0)
+        right = n_right[able].sum(axis=0)
+        number = n_answered[able].sum(axis=0)
         share = right / np.maximum(number, 1)
         p = binom.cdf(right, number, 1 / n_choices)
         rows.append(_rows("only_guessers", items, share, p))

@@ -303,7 +303,8 @@ class CategoryEM(Expectation):
                 slope = p * (-x).sigmoid()
                 one, two = one * slope, two * slope**2 + one * slope * (1 - 2 * p)
             value += float(prior.log_density(p).sum())
-            first[chosen], second[chosen] = one, two
+            first[chosen] = one
+            second[chosen] = two
         return value, first, second
 
     def integrand(self, estimates: Tensor) -> tuple[Callable, Tensor, Callable, float]:

@@ -288,7 +288,9 @@ def _by_stratum(
     x: np.ndarray, member: np.ndarray, strata: np.ndarray, names: Sequence
 ) -> pd.DataFrame:
     """Return the statistics of every item from its tables of responses and groups by stratum."""
-    n_items, n_groups, n_strata = x.shape[1], len(names), int(strata.max()) + 1
+    n_items = x.shape[1]
+    n_groups = len(names)
+    n_strata = int(strata.max()) + 1
     answered = ~np.isnan(x)
     cell = (np.arange(n_items) * n_strata + strata) * n_groups + member[:, None]
     cells = (cell[answered] * 2 + x[answered]).astype(int)
@@ -331,15 +333,22 @@ def _two_groups(tables: np.ndarray, names: Sequence) -> pd.DataFrame:
     """Return the statistics of items from 2 x 2 tables, (n_items, n_strata, group, response)."""
     # Counts a, b (reference right, wrong), c, d (focal right, wrong): each (n_items, n_strata).
     (b, a), (d, c) = tables.transpose(2, 3, 0, 1)
-    reference, focal, right, wrong = a + b, c + d, a + c, b + d
-    both, size = (reference > 0) & (focal > 0), np.maximum(reference + focal, 1)
+    reference = a + b
+    focal = c + d
+    right = a + c
+    wrong = b + d
+    both = (reference > 0) & (focal > 0)
+    size = np.maximum(reference + focal, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         # Common odds ratio: sum(ad/T) / sum(bc/T).
-        ad, bc = a * d / size, b * c / size
-        ad_sum, bc_sum = ad.sum(1), bc.sum(1)
+        ad = a * d / size
+        bc = b * c / size
+        ad_sum = ad.sum(1)
+        bc_sum = bc.sum(1)
         log_odds = np.log(ad_sum / bc_sum)
         # Its standard error (Robins, Breslow & Greenland 1986, equation 3).
-        p, q = (a + d) / size, (b + c) / size
+        p = (a + d) / size
+        q = (b + c) / size
         variance = (p * ad).sum(1) / (2 * ad_sum**2) + (q * bc).sum(1) / (2 * bc_sum**2)
         se = np.sqrt(variance + (p * bc + q * ad).sum(1) / (2 * ad_sum * bc_sum))
         # Chi-square of right responses less those expected, corrected by at most one half.
@@ -603,7 +612,8 @@ def dif_likelihood_ratio(
     # Baseline: all items equal, or all but the anchors free.
     free = pd.Index([])
     if anchors is not None:
-        checked, free = checked.drop(columns=untested), tested
+        checked = checked.drop(columns=untested)
+        free = tested
     settings: dict[str, Any] = {"reference": "reference", "priors": priors}
     settings |= {"group": np.where(focal, "focal", "reference"), "standard_errors": False}
     baseline = fit_model(checked, model, free=free, **settings)
@@ -647,7 +657,8 @@ def dif_likelihood_ratio(
 
 def _difference(freed: IRTFit, item: object) -> dict[str, float]:
     """Return an item's parameters in both groups, and how its difficulties and curves differ."""
-    reference, focal = freed.in_group("reference"), freed.in_group("focal")
+    reference = freed.in_group("reference")
+    focal = freed.in_group("focal")
     names = [name for name in freed.items if re.fullmatch(r"a|b\d*", name)]
     old, new = (each.items.loc[item, names].astype(float) for each in (reference, focal))
     row = old.add_suffix("_reference").to_dict() | new.add_suffix("_focal").to_dict()
@@ -722,7 +733,8 @@ def dif_explanatory(
     kinds = by.reindex(checked.columns)
     refuse("items", kinds.index[kinds.isna()], "have no kind in `by`; give them one")
     codes, names = pd.factorize(kinds, sort=True)
-    n_items, n_kinds = checked.shape[1], len(names)
+    n_items = checked.shape[1]
+    n_kinds = len(names)
     if not 2 <= n_kinds < n_items:
         raise FrameError(
             f"{n_kinds} kinds of {n_items} items: give at least two, and fewer than items, or test "
@@ -730,7 +742,8 @@ def dif_explanatory(
         )
     # Cells: every item in the reference group, then every item in the focal group.
     cells = pd.concat([checked[~focal], checked[focal]], axis=1).reindex(checked.index)
-    one, none = np.eye(n_items), np.zeros((n_items, n_items))
+    one = np.eye(n_items)
+    none = np.zeros((n_items, n_items))
     of_kind = np.eye(n_kinds)[codes]
     in_focal = np.repeat([0.0, 1.0], n_items)
     estimates = fit_difficulties(
@@ -760,7 +773,8 @@ def dif_explanatory(
     # Rows of the covariance: mean and delta, difficulties of items, differences of kinds, of items.
     _, of_kinds, of_items = estimates.effects
     covariance = estimates.covariance[2 + n_items :, 2 + n_items :]
-    variance, item_rows = covariance.diagonal(), n_kinds + np.arange(n_items)
+    variance = covariance.diagonal()
+    item_rows = n_kinds + np.arange(n_items)
     of_item = variance[codes] + variance[item_rows] + 2 * covariance[codes, item_rows]
 
     def table(modes: np.ndarray, variance: np.ndarray, index: pd.Index) -> pd.DataFrame:

@@ -215,7 +215,8 @@ def parallel_analysis(
     """
     checked = check_responses(responses, ratings=True)
     rng = np.random.default_rng(rng)
-    observed, x = eigenvalues(checked), checked.to_numpy()
+    observed = eigenvalues(checked)
+    x = checked.to_numpy()
     # Rows of each column in the order: asked first; then permuted among themselves.
     asked_first = np.argsort(np.isnan(x), axis=0, kind="stable")
     draws = []
@@ -322,7 +323,8 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
     """Return the marginal log-likelihood of responses x and its gradient by (a1, a2, d, c).
 
     Both ``parameters`` and the gradient have shape (n_items, 4); NaN in x was not asked."""
-    right, answered = torch.tensor(x == 1).double(), torch.tensor(np.isfinite(x)).double()
+    right = torch.tensor(x == 1).double()
+    answered = torch.tensor(np.isfinite(x)).double()
     # The grid: (theta1, theta2, 1) at every node, and the log weights of N(0, I).
     one, two = np.meshgrid(FACTOR_NODES, FACTOR_NODES, indexing="ij")
     design = torch.tensor(np.stack([one.ravel(), two.ravel(), np.ones(one.size)]))
@@ -330,7 +332,8 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
         np.log(np.outer(normal_weights(FACTOR_NODES), normal_weights(FACTOR_NODES)).ravel())
     )
     values = torch.tensor(parameters, requires_grad=True)
-    linear, guess = values[:, :3] @ design, values[:, 3:]
+    linear = values[:, :3] @ design
+    guess = values[:, 3:]
     # c + (1 - c) s = s (1 + c exp(-z)), with s the logistic function: exact where s underflows.
     log_right = logsigmoid(linear) + torch.log1p(guess * linear.clamp_min(-700).neg().exp())
     log_wrong = torch.log1p(-guess) + logsigmoid(-linear)
@@ -367,7 +370,8 @@ def rotate(
     >>> rotate(axes).loadings.abs().round(2).max(axis=1).tolist()
     [0.85, 0.71, 0.85, 0.71]
     """
-    unrotated, n_factors = torch.tensor(loadings.to_numpy(float)), loadings.shape[1]
+    unrotated = torch.tensor(loadings.to_numpy(float))
+    n_factors = loadings.shape[1]
     wanted = None if target is None else torch.tensor(target.loc[loadings.index].to_numpy(float))
 
     def criterion(flat: np.ndarray) -> tuple[float, np.ndarray]:

@@ -347,7 +347,8 @@ def scoring_with_guessing(
             moved[worse] = moved_by(step[worse], beta[worse])
             reached[worse] = expected_loglik(moved[worse], worse)
             worse = ~(reached >= value - 1e-12 * abs(value)) & counts
-        moved[worse], reached[worse] = beta[worse], value[worse]
+        moved[worse] = beta[worse]
+        reached[worse] = value[worse]
         largest = abs(moved - beta).max()
         beta = moved
         value = reached

@@ -127,7 +127,8 @@ def fit_difficulties(
     ability's sd holds in the cell.
     """
     # In an orthogonal basis of the covariates all coefficients are on one scale.
-    marginal, (basis, upper) = Marginal(responses, sd_of_cell), np.linalg.qr(x)
+    marginal = Marginal(responses, sd_of_cell)
+    basis, upper = np.linalg.qr(x)
     basis = basis * math.sqrt(len(x))
     upper = upper / math.sqrt(len(x))
     n_fixed = x.shape[1]

@@ -172,7 +172,8 @@ def collapse_scores(observed: np.ndarray, expected: np.ndarray) -> list[np.ndarr
     # One row per group: observed wrong and right, expected wrong and right. Few numbers at a time
     # are faster as lists than as arrays.
     rows = np.column_stack([observed, expected]).tolist()
-    groups, carried = list[list[float]](), [0.0] * 4
+    groups = list[list[float]]()
+    carried = [0.0] * 4
     for group in rows:
         if group[0] + group[1] > 0:
             carried = _sums(group, carried)
@@ -334,7 +335,8 @@ def ld_x2(
     """
     tables = ModelTables.of(fit)
     i, j = np.triu_indices(len(tables.items), 1)
-    x, p = tables.response_array(responses), tables.probability
+    x = tables.response_array(responses)
+    p = tables.probability
     where = pick_device(device, "irt.ld_x2", x.size)
     observed = pair_tables(x, where, p.shape[1])[i, :, j, :]
     n = observed.sum((1, 2))
@@ -610,7 +612,8 @@ def infit_outfit(
     of_squares[1] -= variance
     kinds = torch.cat([of_squares, variance.expand_as(residual)[None], by_parameter])
     # Sums over persons of the expectations, and of their products.
-    n_kinds, n_items = len(kinds), x.shape[1]
+    n_kinds = len(kinds)
+    n_items = x.shape[1]
     sums = torch.zeros(n_kinds, n_items, dtype=torch.float64, device=where)
     products = torch.zeros(n_items, n_kinds, n_kinds, dtype=torch.float64, device=where)
     n = torch.zeros(n_items, dtype=torch.float64, device=where)
@@ -623,13 +626,15 @@ def infit_outfit(
         sums += of_person.sum(1)
         products += torch.einsum("kpi,lpi->ikl", of_person, of_person)
     # The first two less their regression on the scores, whose sums are 0 at a maximum.
-    inner, cross = products[:, 3:, 3:], products[:, :2, 3:]
+    inner = products[:, 3:, 3:]
+    cross = products[:, :2, 3:]
     slopes = cross @ torch.linalg.pinv(inner, hermitian=True, rtol=1e-10)
     adjusted = sums[:2].T - (slopes @ sums[3:].T[:, :, None])[:, :, 0]
     total_squares = products[:, :2, :2].diagonal(dim1=1, dim2=2)
     left = total_squares - (slopes @ cross.mT).diagonal(dim1=1, dim2=2)
     left = torch.where(left > NOTHING_LEFT * total_squares, left, torch.nan).sqrt()
-    size, total = n.cpu().numpy(), sums[2].cpu().numpy()
+    size = n.cpu().numpy()
+    total = sums[2].cpu().numpy()
     columns: dict[str, np.ndarray] = {}
     for k, (name, scale) in enumerate((("outfit", size), ("infit", total))):
         value = 1 + sums[k].cpu().numpy() / scale

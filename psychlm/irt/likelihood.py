@@ -288,7 +288,8 @@ def cell_derivatives(
 
     P = c + (1 - c) s(z), with s the logistic function, and 1 - P = (1 - c) (1 - s(z)).
     """
-    xp, (s, rest) = namespace(z), sigmoids(z)
+    xp = namespace(z)
+    s, rest = sigmoids(z)
     # Far below a steep item's difficulty P and a person's weight vanish; 1 / P^2 stays finite.
     p_c = rest / (c + (1 - c) * s).clip(SMALLEST_P)
     p_z = (1 - c) * s * p_c

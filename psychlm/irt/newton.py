@@ -282,7 +282,8 @@ def better_starts(
 
     Each exchange gains at least ``worthwhile`` nats by itself. ``others`` are further starts.
     """
-    xp, (_, objective) = namespace(parameters.slope), em.expect(parameters)
+    xp = namespace(parameters.slope)
+    _, objective = em.expect(parameters)
     grid = rough_grid(em, parameters)
     posterior = integrate(node_loglik(em.responses, parameters, grid.nodes), grid)
     responses = em.responses

@@ -308,7 +308,8 @@ class Logistic(ResponseFunction):
         parameters = {"a": a, "b": b[0], "c": np.where(c < 1e-300, 0.0, c), "d": d}
         errors = {"se_a": error[0], "se_b": se_b[0], "se_c": error[2], "se_d": error[1]}
         if (u < 1).any():
-            parameters["u"], errors["se_u"] = u, error[3]
+            parameters["u"] = u
+            errors["se_u"] = error[3]
         return pd.DataFrame(parameters | errors)
 
 

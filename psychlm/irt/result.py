@@ -210,7 +210,8 @@ class IRTFit(InformationCriteria):
         Unlike EAP scores they spread as ability does: analyse each column by itself and combine the
         results (Mislevy 1991). Draws are uniform within a step of the posterior's grid.
         """
-        rng, posterior = np.random.default_rng(seed), self.posterior(responses)
+        rng = np.random.default_rng(seed)
+        posterior = self.posterior(responses)
         cumulative = posterior.weights.cumsum(axis=1)
         drawn = rng.random((len(posterior.persons), n)) * cumulative[:, -1:]
         node = np.stack([np.searchsorted(*row) for row in zip(cumulative, drawn, strict=True)])
@@ -260,9 +261,14 @@ class IRTFit(InformationCriteria):
 
 def result_of(spec: Specification, solution: Solution) -> IRTFit:
     """Return the estimates on the model's own scale, with their standard errors."""
-    model, values, blocks = spec.model, solution.values.copy(), solution.blocks.copy()
-    covariance, sd, se_variance = solution.covariance, 1.0, math.nan
-    mean, se_mean = 0.0, math.nan
+    model = spec.model
+    values = solution.values.copy()
+    blocks = solution.blocks.copy()
+    covariance = solution.covariance
+    sd = 1.0
+    se_variance = math.nan
+    mean = 0.0
+    se_mean = math.nan
     if spec.bank and solution.groups is not None:
         mean, sd, se_mean, se_sd = (
             float(solution.groups[name][0]) for name in ("mean", "sd", "se_mean", "se_sd")
@@ -281,7 +287,8 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
     table = model.form.table(values, blocks)
     if model.unit_slope:
         table["se_a"] = np.nan
-    by_group, numbers = {}, {}
+    by_group = {}
+    numbers = {}
     for g, group in enumerate(spec.groups):
         number = spec.numbers(g)
         number[0] = np.where(model.unit_slope, -1, number[0])
@@ -296,7 +303,9 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
         by_group[group] = items
         symbols = ["a", "d", "c", "u"] if model.dichotomous else model.form.symbols(len(values))
         numbers[group] = pd.DataFrame(number.T, spec.items, symbols)
-    groups, group_items, estimates = None, None, numbers[spec.groups[0]]
+    groups = None
+    group_items = None
+    estimates = numbers[spec.groups[0]]
     if spec.groups != [None]:
         groups = pd.DataFrame(solution.groups, pd.Index(spec.groups, name="group"))
         groups["n_persons"] = np.bincount(spec.member)

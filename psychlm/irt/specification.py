@@ -332,7 +332,8 @@ def specify(
                 f"guessing={guessing!r} is not possible here: it is neither a number, a Series nor "
                 '"common", which takes a 3PL or 4PL for all items'
             )
-        equal["guessing"], guessing = "all", None
+        equal["guessing"] = "all"
+        guessing = None
     given = {
         name: asymptotes(items, name, value)
         for name, value in (("guessing", guessing), ("upper", upper))

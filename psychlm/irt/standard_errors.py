@@ -59,8 +59,10 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
     The first, (n_items, 3, 3) with ability N(0, 1), are NaN where not estimated, and all NaN where
     the observed information is not positive definite; the second None where there are too many.
     """
-    responses, design = em.responses, em.design
-    n_items, free = responses.n_items, free_parameters(design, parameters)
+    responses = em.responses
+    design = em.design
+    n_items = responses.n_items
+    free = free_parameters(design, parameters)
     n_shared = (n_items - 1) * (design.common_slope + design.common_guessing)
     n_free = int(free.sum()) - n_shared
     blocks = np.full((n_items, 3, 3), np.nan)
@@ -268,8 +270,10 @@ def information_of_scale(
     with 100,000 items these directions have 1e-5 of the information of complete data.
     ``weights`` are posteriors, (n_persons, n_fine).
     """
-    xp, none = namespace(weights), 0 * parameters.slope
-    shift, stretch = [none, parameters.slope, none], [parameters.slope, none, none]
+    xp = namespace(weights)
+    none = 0 * parameters.slope
+    shift = [none, parameters.slope, none]
+    stretch = [parameters.slope, none, none]
     moves = xp.stack([xp.stack(shift), xp.stack(stretch)])
     changes = []
     for powers in (grid.fine, grid.fine**2):
@@ -309,8 +313,10 @@ def estimates_basis(free: Tensor, design: Design) -> Tensor:
 
     A slope common to all items is one column, the first; common guessing is the last.
     """
-    kinds, chosen = len(free), host(free)
-    selected, parts = np.eye(chosen.size), []
+    kinds = len(free)
+    chosen = host(free)
+    selected = np.eye(chosen.size)
+    parts = []
     for kind, rows in enumerate(selected.reshape(kinds, -1, chosen.size)):
         columns = rows[chosen[kind]].T
         common = (design.common_slope, False, design.common_guessing)[kind]
@@ -328,15 +334,19 @@ def observed_information(
     missing information of pairs of items over ROUGH_POLYNOMIALS only, in single precision; the
     blocks of single items stay exact.
     """
-    responses, design = em.responses, em.design
-    n, nodes = responses.n_items, grid.nodes
-    xp, kinds = namespace(nodes), 3 if design.guessing_free.any() else 2
+    responses = em.responses
+    design = em.design
+    n = responses.n_items
+    nodes = grid.nodes
+    xp = namespace(nodes)
+    kinds = 3 if design.guessing_free.any() else 2
     dtype = "float32" if rough else "float64"
     _, weights = fine_posterior(node_loglik(responses, parameters, nodes), grid)
 
     # Expected complete information: one (kinds, kinds) block per item. For the rough sum also the
     # expected squares of the scores.
-    whole, squares = zeros(nodes, kinds, n, kinds, n), zeros(nodes, kinds, kinds, n)
+    whole = zeros(nodes, kinds, n, kinds, n)
+    squares = zeros(nodes, kinds, kinds, n)
     everything = on_device(np.arange(n), device_of(nodes))
     coarse = grid.at_nodes(weights) * responses.count[:, None]
     for block in responses.blocks():
@@ -390,7 +400,8 @@ def observed_information(
                 weight = (weights[rows, node] * responses.count[rows])[near, None]
                 answered = None if block.answered is None else block.answered[near]
                 some = Block(block.items, block.correct[near], answered)
-                at, one = nodes[[node]], xp.ones_like(weight)
+                at = nodes[[node]]
+                one = xp.ones_like(weight)
                 scores = expected_scores(em, some, parameters, one, at, kinds)
                 yield by_person((scores - mean[:, near]) * weight**0.5)
 
@@ -412,16 +423,20 @@ def complete_information(
 
     ``weights`` are those of the nodes for every row of responses, times its count.
     """
-    part, design = parameters[block.items], em.design
+    part = parameters[block.items]
+    design = em.design
     z, c = part.logits(nodes)
     if em.guessed:
         p, q = cell_derivatives(z, c)
         correct, answered = block.expected_counts(weights)
-        wrong, pairs = answered - correct, zip(p[2:], q[2:], strict=True)
+        wrong = answered - correct
+        pairs = zip(p[2:], q[2:], strict=True)
         zz, zc, cc = (-(correct * of_p + wrong * of_q) for of_p, of_q in pairs)
     else:  # that of a logit does not depend on the response
         s, rest = sigmoids(z)
-        zz, zc, cc = block.answers_at(weights) * s * rest, 0 * s, 0 * s
+        zz = block.answers_at(weights) * s * rest
+        zc = 0 * s
+        cc = 0 * s
     information = item_matrices(zz, zc, cc, nodes)
     if design.priors:
         curvature = design.prior_derivatives(part.table(), design.free()[:, block.items])[1]
@@ -478,14 +493,16 @@ def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -
     Tensor
         Of each degree from 0 to ``n_polynomials``, (n_rows, n_fine); every row by itself.
     """
-    before, norm = 0 * weights, 0 * weights[:, :1]
+    before = 0 * weights
+    norm = 0 * weights[:, :1]
     current = before + 1
     yield weights
     for _ in range(n_polynomials):
         centre = (weights * fine * current**2).sum(1, keepdims=True)
         following = (fine - centre) * current - norm * before
         norm = (weights * following**2).sum(1, keepdims=True) ** 0.5
-        before, current = current, following / norm.clip(1e-150)
+        before = current
+        current = following / norm.clip(1e-150)
         yield weights * current
 
 
@@ -497,16 +514,19 @@ def expected_scores(
     The derivatives are by slope, intercept (and guessing): shape (kinds, n_rows, n_items).
     """
     z, c = parameters[block.items].logits(nodes)
-    xp, scores = namespace(weights), []
+    xp = namespace(weights)
+    scores = []
     of_type = single if weights.dtype == xp.float32 else partial(as_type, name="float64")
     correct = of_type(block.correct)
     if not em.guessed:  # correct and wrong responses differ by 1 in their logit
-        one, s = xp.ones_like(nodes)[None], sigmoid(z)
+        one = xp.ones_like(nodes)[None]
+        s = sigmoid(z)
         cells = [(one * nodes, -s * nodes), (one, -s)]
     else:
         p, q = cell_derivatives(z, c, second=False)
         largest = float(xp.finfo(weights.dtype).max) ** 0.5  # where P is 0 but for rounding
-        difference, of_guessing = p.z - q.z, p.c.clip(None, largest) - q.c
+        difference = p.z - q.z
+        of_guessing = p.c.clip(None, largest) - q.c
         cells = [(difference * nodes, q.z * nodes), (difference, q.z), (of_guessing, q.c)][:kinds]
     for difference, of_wrong in cells:
         score = weights @ of_type(of_wrong.T)

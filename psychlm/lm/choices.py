@@ -380,7 +380,8 @@ def _score_piece(
     items, size, options = shared
     model, begin = piece
     scores = choice_logprobs(items[begin : begin + size], model, **options)
-    about, scores.attrs = scores.attrs, {}
+    about = scores.attrs
+    scores.attrs = {}
     return scores, about
 
 

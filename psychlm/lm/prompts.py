@@ -256,7 +256,8 @@ def fill_prompts(
                     f"there is no prompt {chosen!r}; there are {sorted(PROMPTS)}, or pass "
                     "lm.Prompt('...')"
                 )
-            name, chosen = chosen, PROMPTS[chosen]
+            name = chosen
+            chosen = PROMPTS[chosen]
             if chosen.words and not meanings <= chosen.words.keys():
                 raise FrameError(
                     f"item {item.get('item_id')!r} has the choices {list(item['choices'])}, but "

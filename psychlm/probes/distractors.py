@@ -353,7 +353,8 @@ def choose_distractors(
         counts["candidates: near another distractor"] += int(clash.sum())
         here = here[~clash]
         to = row[here]
-        nodes[to, n_taken[to]], kinds[to, n_taken[to]] = node[here], kind_of[here]
+        nodes[to, n_taken[to]] = node[here]
+        kinds[to, n_taken[to]] = kind_of[here]
         n_taken[to] += 1
     full = n_taken == N_DISTRACTORS
     counts[f"sets: fewer than four distractors ({kind})"] += int((~full).sum())

@@ -154,7 +154,8 @@ class GAMFit:
         if gaps:
             raise FrameError(f"cannot predict: predictors {gaps} have gaps; fill or drop the rows")
         for name in self.variables:  # a level 1 is no level "1"
-            given, known = data[name], self.data[name]
+            given = data[name]
+            known = self.data[name]
             if is_number(given) == is_number(known) or given.isin(known).any():
                 continue
             if {*map(label_of, given.unique())} & {*map(label_of, known.unique())}:
@@ -311,7 +312,8 @@ class Summary:
 
     def __repr__(self) -> str:
         """Return the tables with the measures of fit."""
-        fit, text = self.fit, [f"{self.fit.formula}\n{self.fit.family}, {self.fit.backend}"]
+        fit = self.fit
+        text = [f"{self.fit.formula}\n{self.fit.family}, {self.fit.backend}"]
         if not fit.converged:
             text.append("NOT converged")
         # effects in lme4's notation have no tests: their standard deviations are below
@@ -357,7 +359,8 @@ def coefficient_tables(
     Where the degrees of freedom differ between coefficients they are a column ``df``. A coefficient
     without variance was dropped by R, which gives it 0: it is NaN, with a warning.
     """
-    std_error, index = np.sqrt(np.diag(covariance)), pd.Index(names, name="coefficient")
+    std_error = np.sqrt(np.diag(covariance))
+    index = pd.Index(names, name="coefficient")
     dropped = std_error == 0
     if dropped.any():
         warnings.warn(
@@ -403,11 +406,16 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
         return 1.0
     # P(sum_j a_j X_j > shift), where X_j has h_j degrees of freedom.
     if np.isfinite(dof):
-        a, h, shift = np.r_[weights, -statistic / dof], np.r_[np.ones(len(weights)), dof], 0.0
+        a = np.r_[weights, -statistic / dof]
+        h = np.r_[np.ones(len(weights)), dof]
+        shift = 0.0
     else:
-        a, h, shift = weights, np.ones(len(weights)), statistic
+        a = weights
+        h = np.ones(len(weights))
+        shift = statistic
     size = weights.max()
-    a, shift = a / size, shift / size
+    a = a / size
+    shift = shift / size
 
     def integrand(u: float) -> float:
         angle = (h @ np.arctan(a * u) - shift * u) / 2
@@ -451,7 +459,8 @@ def test_smooth(
     values, vectors = np.linalg.eigh(xx)
     root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T  # root'root = X'X
     values, vectors = np.linalg.eigh(root @ covariance @ root.T)
-    values, along = values[::-1], (vectors.T @ (root @ beta))[::-1]
+    values = values[::-1]
+    along = (vectors.T @ (root @ beta))[::-1]
     rank = min(rank, float((values > values[0] * 1e-14).sum()))
     k = int(np.floor(rank))
     v = rank - k
@@ -459,9 +468,11 @@ def test_smooth(
     if k == 0:  # less than one degree of freedom: the largest eigenvalue alone
         return rank, float(z[0] ** 2 / rank), exceedance(np.ones(1), float(z[0] ** 2), dof)
     if v == 0:
-        statistics, weights = [z[:k] @ z[:k]], np.ones(k)
+        statistics = [z[:k] @ z[:k]]
+        weights = np.ones(k)
     else:
-        c, e = np.sqrt(v * (1 - v) / 2), np.sqrt(1 - v**2)
+        c = np.sqrt(v * (1 - v) / 2)
+        e = np.sqrt(1 - v**2)
         base = z[: k - 1] @ z[: k - 1] + z[k - 1] ** 2 + v * z[k] ** 2
         statistics = [base + sign * 2 * c * z[k - 1] * z[k] for sign in (1, -1)]
         weights = np.r_[np.ones(k - 1), (v + 1 + e) / 2, (v + 1 - e) / 2]
@@ -494,11 +505,13 @@ def test_random(
     kept = ~others
     m = weight = xx[np.ix_(kept, kept)]
     if others.any():
-        border, of_z = xx[np.ix_(others, kept)], np.diag(penalty[others])
+        border = xx[np.ix_(others, kept)]
+        of_z = np.diag(penalty[others])
         m = m - border.T @ np.linalg.solve(xx[np.ix_(others, others)] + of_z, border)
         weight = weight + border.T @ (border / penalty[others][:, None])
     # The tested block of W / scale, and of P.
-    s, chosen = np.diag(penalty[kept]), np.ix_(tested[kept], tested[kept])
+    s = np.diag(penalty[kept])
+    chosen = np.ix_(tested[kept], tested[kept])
     inverse = np.linalg.inv(m + s)
     frequentist = (inverse @ m @ inverse)[chosen]
     precision = np.linalg.inv(np.linalg.inv(weight + s)[chosen])

@@ -616,9 +616,11 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
     except SyntaxError:
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
     name = re.sub(r"(?<=\w)=(?=\w)", " = ", ast.unparse(tree).replace(" ** ", "^"))
-    outer, degree = "", 0
+    outer = ""
+    degree = 0
     if isinstance(tree, ast.Call) and getattr(tree.func, "id", "") in OF_THE_FIT:
-        outer, given = ast.unparse(tree.func), [*tree.args, *(k.value for k in tree.keywords)]
+        outer = ast.unparse(tree.func)
+        given = [*tree.args, *(k.value for k in tree.keywords)]
         if outer != "scale" and isinstance(given[-1], ast.Constant):
             degree = given[-1].value if isinstance(given[-1].value, int) else 0
         if len(given) != OF_THE_FIT[outer] or (outer != "scale" and degree < 1):
@@ -670,7 +672,8 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
     variables = tuple(name for names in arguments for name in names)
     bases = set(options.get("bs", BASES[kind][:1]))
-    (basis, *others), computed = bases, dict[str, Expression]()
+    (basis, *others) = bases
+    computed = dict[str, Expression]()
     (by,) = _variable(str(options["by"][0]), text, computed)[:1] if "by" in options else ("",)
     sizes = [] if basis == "re" else options.get("k", [DEFAULT_K[kind]])
     unknown = sorted(set(options) - {"bs", "k", "by"})

@@ -215,7 +215,8 @@ def _choose_backend(
             return "native", parsed
         bars = bool(parsed.bars)
     except FormulaError as error:
-        reason, bars = error, re.search(r"[^|]\|\|?[^|]", formula) is not None
+        reason = error
+        bars = re.search(r"[^|]\|\|?[^|]", formula) is not None
     from psychlm.reading_times import mgcv
 
     chosen: Backend = "lme4" if bars else "mgcv"

@@ -52,7 +52,8 @@ def quality(words: pd.DataFrame, surprisals: pd.DataFrame, *, level: float = 0.9
     >>> float(quality(words, bits)["perplexity"].round(2).iloc[0])
     13.45
     """
-    keys, cloze = ["text_id", "word_id"], "cloze_surprisal_bits"
+    keys = ["text_id", "word_id"]
+    cloze = "cloze_surprisal_bits"
     names = [c for c in surprisals.columns if c not in (*keys, "word")]
     people = check_rows(words, keys, ["word", cloze], "words")[[*keys, cloze]]
     models = check_rows(surprisals, keys, [], "surprisals")[[*keys, *names]]
@@ -169,7 +170,8 @@ def explained_share(
     >>> explained_share(words, times, bits, "gaze_ms")["share"].round(1).tolist()
     [100.0]
     """
-    keys, measures = ["text_id", "word_id"], list(np.atleast_1d(measure))
+    keys = ["text_id", "word_id"]
+    measures = list(np.atleast_1d(measure))
     words = check_rows(words, keys, ["log_frequency", "length_chars", "position"], "words")
     models = [name for name in surprisals.columns if name not in (*keys, "word")]
     table = words[[*keys, "log_frequency", "length_chars", "position"]]
@@ -182,7 +184,8 @@ def explained_share(
     if spillover:
         table = add_lags(table.assign(word="w"), ["length_chars", *models])
     seed = int(np.random.default_rng(rng).integers(2**63))
-    rows, resamples = [], {}
+    rows = []
+    resamples = {}
     of_words = ["log_frequency", "length_chars", "position"]
     of_words += ["prev_length_chars"] if spillover else []
     before_of = {name: [f"prev_{name}"] if spillover else [] for name in models}
@@ -233,7 +236,8 @@ def explained_share(
 def _explained(products: np.ndarray, n_measures: int) -> np.ndarray:
     """Return 100 (1 - RSS_1 / RSS_0) from cross-products (B, k, k) of baseline, s, and each y."""
     p = products.shape[-1] - n_measures
-    xy, yy = products[:, :p, p:], np.diagonal(products[:, p:, p:], axis1=1, axis2=2)
+    xy = products[:, :p, p:]
+    yy = np.diagonal(products[:, p:, p:], axis1=1, axis2=2)
 
     def left(q: int) -> np.ndarray:
         """Return the residual sum of squares of each y after the first q columns, (B, n_y)."""

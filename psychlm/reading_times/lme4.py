@@ -161,7 +161,8 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
     deviations: dict[str, float] = {}
     correlations: dict[str, pd.DataFrame] = {}
     for bar in map(named, part["bars"]):
-        group, names = str(bar["group"][0]), [str(name) for name in bar["names"]]
+        group = str(bar["group"][0])
+        names = [str(name) for name in bar["names"]]
         labels = [f"({name} | {group})" for name in names]
         deviations |= dict(zip(labels, bar["deviations"], strict=True))
         if len(names) > 1:
@@ -180,7 +181,8 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
     factors = [x for x in variables if x not in groups and not is_number(data[x])]
     empty_cells = tuple(str(name) for name in part["dropped"])
     say_empty_cells(empty_cells)
-    loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
+    loglik = float(part["loglik"][0])
+    sigma = float(part["sigma"][0])
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])
     return Lme4Fit(

@@ -146,7 +146,8 @@ def to_r(
     with in_r() as robjects:
         from rpy2 import rinterface
 
-        vectors, blocks = robjects.vectors, {}
+        vectors = robjects.vectors
+        blocks = {}
         for name in columns:
             values = data[name]
             is_bool = pd.api.types.infer_dtype(values) == "boolean"  # objects, too
@@ -390,7 +391,8 @@ def fit(
                     "its own in the formula; fit natively, or add it"
                 )
         shown = [*linear, *(label for label in labels if not is_random[label])]
-        by, of_level = ["NA"] * len(linear) + [*part["by"]], [""] * len(linear) + [*part["levels"]]
+        by = ["NA"] * len(linear) + [*part["by"]]
+        of_level = [""] * len(linear) + [*part["levels"]]
         parts = {}
         for label, names, name, level in zip(shown, part["variables"], by, of_level, strict=True):
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}

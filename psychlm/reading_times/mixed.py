@@ -143,7 +143,8 @@ class Problem:
 
     def factors(self, theta: Floats) -> tuple[Floats, list[tuple[Component, Floats]]]:
         """Return L of the grouped columns, and each dense component with its L."""
-        grouped, dense = np.zeros(self.zz.shape[1:][:1] * 2), []
+        grouped = np.zeros(self.zz.shape[1:][:1] * 2)
+        dense = []
         for part, theta_part in zip(self.components, self.parts(theta), strict=True):
             factor = part.factor(theta_part)
             if part.grouped:
@@ -202,7 +203,8 @@ class Problem:
         deviance = log_det + n * (1 + np.log(2 * np.pi * rss / n))
 
         # Its gradient in each L: n / r^2 times that of r^2, and that of the determinant.
-        b, beta = u @ of_group.T, sol.copy()
+        b = u @ of_group.T
+        beta = sol.copy()
         for part, factor in of_dense:
             beta[part.columns] = sol[part.columns] @ factor.T
         error_z = self.zy - np.einsum("grs,gs->gr", self.zz, b) - self.zx @ beta
@@ -251,7 +253,8 @@ class Problem:
             flatter = np.abs(new.gradient).max() < np.abs(best.gradient).max()
             if new.deviance > best.deviance + flatter * ROUNDING * abs(best.deviance):
                 break
-            theta, best = theta - step, new
+            theta = theta - step
+            best = new
         return theta, best, bool(np.abs(best.gradient).max() < ENOUGH)
 
     def uncertainty(self, theta: Floats, best: Point) -> Uncertainty:
@@ -282,7 +285,9 @@ class Problem:
                     scale[part.columns[0]] = np.diag(factor)
             return (scale[:, None] * point.dense * scale)[kept]
 
-        hessian, of_rss, jacobian = [], [], []
+        hessian = []
+        of_rss = []
+        jacobian = []
         for step in np.diag(1e-4 * np.maximum(np.abs(theta), 0.1)):
             above = self.evaluate(theta + step)
             below = self.evaluate(theta - step)
@@ -362,7 +367,9 @@ def solve(moments: Moments, components: Sequence[Component], method: Method) -> 
     }
     arrays |= {"yy": float(moments.yy), "n": int(moments.n)}
     problem = Problem(**arrays, components=components, method=method)
-    xx, zz, zx = problem.xx, problem.zz, problem.zx
+    xx = problem.xx
+    zz = problem.zz
+    zx = problem.zx
     theta, best, converged = problem.search()
     of_group, of_dense = problem.factors(theta)
     fixed = problem.fixed
@@ -379,7 +386,8 @@ def solve(moments: Moments, components: Sequence[Component], method: Method) -> 
     counts = np.r_[np.ones(len(xx)), np.full(zz.shape[1], len(zz))]
     penalty = np.r_[(~fixed).astype(float), np.ones(zz.shape[1])]
     edf = counts - penalty * diagonal
-    beta, group_beta = wide @ best.sol, best.u @ of_group.T
+    beta = wide @ best.sol
+    group_beta = best.u @ of_group.T
     rss = best.rss - float(np.square(best.sol[~fixed]).sum() + np.square(best.u).sum())
     of_b = of_group @ best.within @ of_group.T
     solution = Solution(
@@ -394,7 +402,8 @@ def solve(moments: Moments, components: Sequence[Component], method: Method) -> 
         loglik=_batch(-best.deviance / 2),
         converged=torch.tensor([converged]),
     )
-    covariances, vanished = [], []
+    covariances = []
+    vanished = []
     for part, theta_part in zip(components, problem.parts(theta), strict=True):
         factor = part.factor(theta_part)
         covariances.append(factor @ factor.T * scale)

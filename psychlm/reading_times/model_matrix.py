@@ -82,9 +82,12 @@ class Columns:
     ) -> tuple[Columns, Floats, Floats]:
         """Return the columns as (x - m) / c, with m and c, shape (q,): the means, 0 where not
         centred, and root mean squares, 1 where not scaled."""
-        mean, scale, blocks = np.zeros(self.q), np.ones(self.q), []
+        mean = np.zeros(self.q)
+        scale = np.ones(self.q)
+        blocks = []
         for block in self.blocks:
-            places, values = block.places, block.values
+            places = block.places
+            values = block.values
             counts = np.ones(self.n) if block.index is None else np.bincount(block.index)
             mean[places] = np.where(centred[places], counts @ values / self.n, 0)
             values = values - mean[places]
@@ -188,7 +191,8 @@ class ModelMatrix:
 
     def distinct(self, data: pd.DataFrame, rows: Rows) -> Columns:
         """Return the columns as they are, those of a smooth whose values repeat once per value."""
-        blocks, rest = list[Block](), list[Term]()
+        blocks = list[Block]()
+        rest = list[Term]()
         for term in self.terms:
             if not isinstance(term, Linear):
                 values, index = rows(term.variables)
@@ -248,7 +252,9 @@ def place_bars(formula: Formula, data: pd.DataFrame, state: State) -> tuple[Form
     formula, with a smooth for each random effect and ``blocks`` of those that correlate, and the
     data with the columns of the terms and of crossed grouping factors.
     """
-    bars, smooths, blocks = list[Bar](), list(formula.smooths), list[tuple[str, ...]]()
+    bars = list[Bar]()
+    smooths = list(formula.smooths)
+    blocks = list[tuple[str, ...]]()
     for bar in formula.bars:
         require_columns(bar.variables, data)
         # Without an intercept the first factor has all levels; after || each term stands alone.
@@ -357,7 +363,8 @@ class GroupedEffects:
         """Return the weighted sums z'z, z'x and z'y of each level, shapes (G, r, r), (G, r, q) and
         (G, r)."""
         level, z = self.rows(data)
-        n_levels, r = len(self.levels), z.shape[1]
+        n_levels = len(self.levels)
+        r = z.shape[1]
         zz, zx, zy = (np.zeros((n_levels, r, *last)) for last in ((r,), (x.q,), ()))
         for i in range(r):
             weighted = z[:, i] * weights
@@ -431,7 +438,8 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
 def check_response(data: pd.DataFrame, response: str) -> None:
     """Check that a response is numeric, finite and varies, and warn of a measure in seconds."""
     require_columns([response], data)
-    flaw, values = "", data[response].dropna()
+    flaw = ""
+    values = data[response].dropna()
     if not pd.api.types.is_numeric_dtype(values):
         flaw = f"holds {values.dtype}, not numbers; convert it first"
     elif values.empty:
@@ -468,7 +476,8 @@ def redundant(correlation: Floats) -> list[int]:
 
     The pivot is the share of a variance that the columns before it do not explain.
     """
-    block, columns = correlation.copy(), []
+    block = correlation.copy()
+    columns = []
     for i in range(len(block)):
         if block[i, i] < COLLINEAR:
             columns.append(i)

@@ -148,7 +148,8 @@ class NativeFit(GAMFit):
         x = np.zeros((len(data), len(self.units)))
         x[:, 0] = constant
         for term in self.matrix.terms[1:]:
-            span, kept = self.matrix.slices[term.label], label_of_term(self.read, term) in chosen
+            span = self.matrix.slices[term.label]
+            kept = label_of_term(self.read, term) in chosen
             columns = term.columns(data)
             if isinstance(term, Linear):  # R's linear terms are not centred
                 x[:, span] = columns * kept - self.centre[span] * constant
@@ -159,7 +160,8 @@ class NativeFit(GAMFit):
         for label, span in self.grouped.slices.items():
             z[:, span] *= label in chosen
         z[level < 0] = 0
-        solved, inverse = self.solution, self.solution.inverse
+        solved = self.solution
+        inverse = self.solution.inverse
         fit = x @ solved.beta[0].numpy()
         if constant:
             fit += self.mean + self.read.offset(data)
@@ -273,7 +275,9 @@ class NativeFit(GAMFit):
         computed = {name: e for e in self.read.expressions for name in e.names}
         plain = leave_out_aliased(replace(self.read, contrasts={}), data)
         treated = linear_terms(plain, data)
-        terms, columns, names = [], [np.ones((len(data), 1))], ["(Intercept)"]
+        terms = []
+        columns = [np.ones((len(data), 1))]
+        names = ["(Intercept)"]
         for label in labels:
             own = [line for line in treated if label_of_term(self.read, line) == label]
             every = [linear(line.variables, data, frozenset(line.variables)) for line in own]
@@ -321,7 +325,8 @@ class NativeFit(GAMFit):
         American Statistical Association 111, section 4; mgcv's ``edf2``). R depends on the order
         and the coordinates of the coefficients, so that they are mgcv's here.
         """
-        optimum, q = self.optimum, len(self.units)
+        optimum = self.optimum
+        q = len(self.units)
         curvature = optimum.curvature
         if optimum.penalties is None or curvature is None or not len(optimum.penalties):
             return 0.0
@@ -338,7 +343,8 @@ class NativeFit(GAMFit):
         order = [np.r_[self.matrix.slices[x.label]] for x in self.matrix.terms if type(x) is Linear]
         smooths = {term.label: term for term in (*self.matrix.smooths, *self.grouped.terms)}
         for label, span in spans_of(self.read, self.matrix, self.grouped).items():
-            term, places = smooths[label], np.r_[span]
+            term = smooths[label]
+            places = np.r_[span]
             if isinstance(term, RandomEffect):
                 sizes = [len(levels) for levels in term.factors if levels]
                 if span.start >= q:  # level by level of the grouping factor
@@ -378,7 +384,8 @@ class NativeFit(GAMFit):
         """Return the diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal, (q + r,)."""
         if self.optimum.mixed_fit is not None:
             return self.optimum.mixed_fit.edf1
-        q, n_groups = len(self.units), len(self.grouped.levels)
+        q = len(self.units)
+        n_groups = len(self.grouped.levels)
         penalty = self.optimum.penalty
         counts = np.r_[np.ones(q), np.full(len(penalty) - q, n_groups)]
         squares = self.solution.inverse.reduced()[1][0].numpy()
@@ -396,12 +403,16 @@ class NativeFit(GAMFit):
     def _tests(self) -> pd.DataFrame:
         """Return the tests of :mod:`psychlm.reading_times._result`, NaN for random effects if the
         model has more than ``MAX_TESTED`` coefficients, or effects that correlate."""
-        solved, scale = self.solution, self.scale
-        q, n_groups = len(self.units), len(self.grouped.levels)
-        beta, edf = solved.beta[0].numpy(), solved.edf[0].numpy()
+        solved = self.solution
+        scale = self.scale
+        q = len(self.units)
+        n_groups = len(self.grouped.levels)
+        beta = solved.beta[0].numpy()
+        edf = solved.edf[0].numpy()
         dof = max(1.0, np.round(float(solved.n) - edf.sum()))
         edf1 = self.edf1_of_all()
-        xx, all_columns = self.optimum.moments.xx[0].numpy(), None
+        xx = self.optimum.moments.xx[0].numpy()
+        all_columns = None
         rows = {}
         for label, span in spans_of(self.read, self.matrix, self.grouped).items():
             if label not in self.random:
@@ -419,7 +430,8 @@ class NativeFit(GAMFit):
     def _all_columns(self) -> tuple[Floats, Floats, Floats, np.ndarray]:
         """Return coefficients, cross-products and penalty of all columns, the grouped ones level by
         level, and the random effect that each belongs to."""
-        q, m = len(self.units), self.optimum.moments
+        q = len(self.units)
+        m = self.optimum.moments
         n_groups, r = m.zy.shape[1:]
         zx = m.zx[0].reshape(n_groups * r, q).numpy()
         zz = block_diag(*m.zz[0].numpy(), np.zeros((0, 0)))
@@ -436,10 +448,13 @@ class NativeFit(GAMFit):
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
-        solved, inverse = self.solution, self.solution.inverse
-        variance, dense_inverse = self.scale, inverse.dense[0].numpy()
+        solved = self.solution
+        inverse = self.solution.inverse
+        variance = self.scale
+        dense_inverse = inverse.dense[0].numpy()
         dense = np.sqrt(dense_inverse.diagonal() * variance) / self.units
-        border, within = inverse.border[0].numpy(), inverse.within[0].numpy()
+        border = inverse.border[0].numpy()
+        within = inverse.within[0].numpy()
         between = np.einsum("grq,qp,grp->gr", border, dense_inverse, border, optimize=True)
         grouped = np.sqrt((np.einsum("grr->gr", within) + between) * variance)
         terms = {t.label: t for t in (*self.matrix.smooths, *self.grouped.terms)}
@@ -632,7 +647,9 @@ def _additive_optimum(
     tolerance: float,
 ) -> Optimum:
     """Fit a model whose coefficients have penalties."""
-    matrix, grouped, w = rows.matrix, rows.grouped, rows.weights
+    matrix = rows.matrix
+    grouped = rows.grouped
+    w = rows.weights
     n = len(w)
     of_columns = block_diag(matrix.penalties / rows.units**2, *grouped.penalties)
     penalties = torch.from_numpy(of_columns)
@@ -650,7 +667,9 @@ def _additive_optimum(
         solution = replace(solution, rss=rss, scale=scale, loglik=of_rss)
 
     # The criterion where the residual variance has its best value, too.
-    q, beta, group_beta = rows.columns.q, solution.beta[0], solution.group_beta[0]
+    q = rows.columns.q
+    beta = solution.beta[0]
+    group_beta = solution.group_beta[0]
     penalised = (penalty[:q] * beta.square()).sum() + (penalty[q:] * group_beta.square()).sum()
     dof = n - (int(matrix.free.sum()) if method == "REML" else 0)
     variance = (solution.rss + penalised) / dof
@@ -765,7 +784,9 @@ def mixed_components(
     ``moments`` are of one model, on the CPU; ``start`` holds the first log lambda of the smooths,
     then of the grouped effects.
     """
-    xx, zz, n = moments.xx[0].numpy(), moments.zz[0].sum(dim=0).numpy(), int(moments.n)
+    xx = moments.xx[0].numpy()
+    zz = moments.zz[0].sum(dim=0).numpy()
+    n = int(moments.n)
     parts: dict[tuple[str, ...], mixed.Component] = {}
     for labels in formula.blocks:
         of_groups = labels[0] in grouped.slices
@@ -783,7 +804,8 @@ def mixed_components(
         index = np.r_[span]
         penalties = np.ones((1, len(index))) if of_groups else term.penalties / scale[span] ** 2
         touched = penalties.sum(axis=0) > 0
-        places, begin = index[touched][None], np.exp(-first / 2)
+        places = index[touched][None]
+        begin = np.exp(-first / 2)
         parts[(term.label,)] = mixed.Diagonal(places, of_groups, penalties[:, touched], begin)
     return parts
 

@@ -16,7 +16,9 @@ from psychlm.frames import FrameError, plain
 from psychlm.reading_times.formula import Floats
 from psychlm.reading_times.model_matrix import COLLINEAR
 
-EFFECT, PREV_EFFECT = 2.0, 1.0  # of simulated surprisal on gaze duration, ms per bit
+# of simulated surprisal on gaze duration, ms per bit
+EFFECT = 2.0
+PREV_EFFECT = 1.0
 EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
 
 
@@ -106,7 +108,8 @@ def power_curve(
     # Held-out fits do not depend on the columns' scale, but their equations are better conditioned.
     raw = words[names].to_numpy(np.float64)
     varies = np.ptp(raw, axis=0) > 0  # the deviation of a constant may be above 0 by rounding
-    kept, raw = [names[i] for i in np.flatnonzero(varies)], raw[:, varies]
+    kept = [names[i] for i in np.flatnonzero(varies)]
+    raw = raw[:, varies]
     scaled = (raw - raw.mean(axis=0)) / raw.std(axis=0)
     columns = np.column_stack([np.ones(len(words)), scaled])
     parts = [
@@ -116,11 +119,13 @@ def power_curve(
     begins = np.flatnonzero(np.r_[True, np.diff(pd.factorize(words["text_id"])[0]) != 0])
     rows_of = np.split(np.arange(len(words)), begins[1:])
     products = np.add.reduceat(columns[:, :, None] * columns[:, None, :], begins)  # X'X by text
-    mean, rate = words[expected].to_numpy(np.float64), words[first[0]].to_numpy(np.float64)
+    mean = words[expected].to_numpy(np.float64)
+    rate = words[first[0]].to_numpy(np.float64)
 
     results = []
     for n_readers, n_texts in product(readers, texts):
-        gains, n_significant = np.empty(n_simulations), 0
+        gains = np.empty(n_simulations)
+        n_significant = 0
         critical = scipy.stats.t.ppf((1 + level) / 2, n_texts - 1)
         for study in range(n_simulations):
             again = n_texts > len(rows_of)
@@ -132,7 +137,8 @@ def power_curve(
             y = mean[rows] + slope * rate[rows] + noise
             fold = rng.permutation(n_texts) % folds
             first_rows = np.r_[0, np.cumsum(sizes)[:-1]]
-            xx, yy = products[chosen], np.add.reduceat(y**2, first_rows)
+            xx = products[chosen]
+            yy = np.add.reduceat(y**2, first_rows)
             xy = np.add.reduceat(columns[rows] * y[:, None], first_rows)
             by_text = [
                 heldout_loglik(xx[:, part][:, :, part], xy[:, part], yy, sizes, fold)

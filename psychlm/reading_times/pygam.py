@@ -65,7 +65,8 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
         parts.append(s(*index, n_splines=smooth.k[0]) if one else te(*index, n_splines=[*smooth.k]))
 
     # The fit of least generalised cross-validation score among some penalties.
-    y, matrix = data[formula.response].to_numpy(np.float64), data[names].to_numpy(np.float64)
+    y = data[formula.response].to_numpy(np.float64)
+    matrix = data[names].to_numpy(np.float64)
     n_penalties = sum(len(smooth.variables) for smooth in smooths)
     fits = []
     for penalty in (SMOOTHING if smooths else SMOOTHING[:1]).tolist():
@@ -74,7 +75,8 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
     model = min(fits, key=lambda candidate: candidate.statistics_["GCV"])
 
     # Its statistics: pygam puts the intercept last, and its residual sum of squares gives loglik.
-    n, edf = len(y), float(model.statistics_["edof"])
+    n = len(y)
+    edf = float(model.statistics_["edof"])
     residuals = pd.Series(y - model.predict(matrix), data.index, name="residual")
     rss = float((residuals**2).sum())
     index = [len(model.coef_) - 1, *range(n_linear)]
@@ -83,7 +85,8 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
         smooth.label: per_coefficient[model.terms.get_coef_indices(n_linear + i)].sum()
         for i, smooth in enumerate(smooths)
     }
-    estimate, covariance = model.coef_[index], model.statistics_["cov"][np.ix_(index, index)]
+    estimate = model.coef_[index]
+    covariance = model.statistics_["cov"][np.ix_(index, index)]
     labels = ["(Intercept)", *(term[0] for term in formula.linear)]
     return PygamFit(
         formula=formula.text,

@@ -61,7 +61,8 @@ class Moments:
 
     def columns(self, index: Tensor) -> Moments:
         """Keep some of the dense columns."""
-        xx, xy = self.xx[:, index][:, :, index], self.xy[:, index]
+        xx = self.xx[:, index][:, :, index]
+        xy = self.xy[:, index]
         return replace(self, xx=xx, xy=xy, zx=self.zx[..., index])
 
 
@@ -129,7 +130,8 @@ class Inverse:
         rows of E_g, the sums over all pairs of groups are sum_gh (e_ga' T e_hc)^2 = tr(T M_a T
         M_c): nothing of size G x G is formed.
         """
-        dense, border = self.dense, self.border
+        dense = self.dense
+        border = self.border
         if not border.shape[2]:
             return dense.diagonal(dim1=1, dim2=2), dense.square()
         q = dense.shape[1]
@@ -211,7 +213,8 @@ def solve(
 
 def _counts(moments: Moments) -> Tensor:
     """Return how many coefficients each column has, shape (q + r,): 1, or G of grouped ones."""
-    q, (n_groups, r) = moments.xy.shape[1], moments.zy.shape[1:]
+    q = moments.xy.shape[1]
+    n_groups, r = moments.zy.shape[1:]
     ones = moments.xy.new_ones(q + r)
     ones[q:] = n_groups
     return ones
@@ -247,8 +250,10 @@ def criterion(
         d2V/dlog lambda_j dlog v = -sum w_j b^2 / 2v,      d2V/dlog v^2 = D/2v
     """
     each = theta[:, :-1].exp()[:, :, None] * penalties  # w_j: B x J x (q + r)
-    weights, precision = each.sum(dim=1), torch.exp(-theta[:, -1])
-    q, counts = moments.xy.shape[1], _counts(moments)
+    weights = each.sum(dim=1)
+    precision = torch.exp(-theta[:, -1])
+    q = moments.xy.shape[1]
+    counts = _counts(moments)
     inverse = Inverse.of(moments, weights)
     beta, group_beta = inverse.solve(moments.xy, moments.zy)
     explained, squares = _products(moments, beta, group_beta)
@@ -263,7 +268,9 @@ def criterion(
     else:
         block = Inverse.of(moments.columns(penalised[penalised < q]), weights[:, penalised])
         diagonal, b_squared = block.reduced()
-        dof, log_det_a, of_b = moments.n, block.log_det, each[:, :, penalised]
+        dof = moments.n
+        log_det_a = block.log_det
+        of_b = each[:, :, penalised]
     log_det_s = (counts * weights.log())[:, penalised].sum(dim=1)
     value = misfit + dof / 2 * (math.log(2 * math.pi) + theta[:, -1]) + (log_det_a - log_det_s) / 2
 
@@ -276,7 +283,8 @@ def criterion(
 
     # (w_j b)' A^-1 (w_k b): with the grouped part z of w_j b eliminated, the dense part becomes
     # w_j b - sum_g E_g' z_g, and z_g' V_g z_g is added.
-    pull, grouped = each[:, :, :q] * beta[:, None, :], each[:, :, q:]
+    pull = each[:, :, :q] * beta[:, None, :]
+    grouped = each[:, :, q:]
     if grouped.shape[2]:
         pull = pull - grouped @ torch.einsum("bgrq,bgr->brq", inverse.border, group_beta)
     curvature = pull @ inverse.dense @ pull.mT
@@ -333,12 +341,15 @@ def minimise(
     best = evaluate(moments, theta)
     limit = negligible(best, theta)
     step, definite = _newton_step(best, best.gradient.abs() > limit[:, None])
-    converged, halvings = torch.zeros_like(definite), torch.zeros_like(best.value)
+    converged = torch.zeros_like(definite)
+    halvings = torch.zeros_like(best.value)
     for _ in range(max_iter - 1):
         active = torch.nonzero(~converged).squeeze(1)
         if not len(active):
             break
-        part, old, trial = moments[active], best[active], theta[active] + step[active]
+        part = moments[active]
+        old = best[active]
+        trial = theta[active] + step[active]
         new = evaluate(part, trial)
         better = _trusted(old, new, step[active], limit[active]) & (new.value < old.value)
 
@@ -370,7 +381,8 @@ def minimise(
 
         # A model has converged when its gradient is negligible and its last step changed nothing.
         limit[moved] = negligible(best[moved], theta[moved])
-        zero, slope = limit[moved, None], best.gradient[moved].abs()
+        zero = limit[moved, None]
+        slope = best.gradient[moved].abs()
         arrived = (slope <= 5 * zero).all(dim=1)
         settled = (old.value - new.value)[accepted].abs() <= limit[moved]
         converged[moved] = arrived & settled

@@ -91,7 +91,8 @@ def share_design(
         values = data[name].to_numpy()
         if np.array_equal(values[first_row_of_word][word_of_row], values):
             same_within_words.add(name)
-    rows_of_words, rows_of_readings = rows_of(data_of_words), rows_of(data)
+    rows_of_words = rows_of(data_of_words)
+    rows_of_readings = rows_of(data)
 
     def rows(variables: tuple[str, ...]) -> tuple[pd.DataFrame, Integers]:
         if not same_within_words.issuperset(variables):
@@ -118,7 +119,8 @@ def share_design(
     G = np.hstack([word_block.values * readings_of_word[:, None], sums_of_readings])
     time_sums = np.add.reduceat(times, first_row_of_word, axis=0)
     level, effects = grouped.rows(data)
-    n_levels, n_effects = len(grouped.levels), effects.shape[1]
+    n_levels = len(grouped.levels)
+    n_effects = effects.shape[1]
     effect_sums = np.zeros((n_effects, n_levels, len(first_row_of_word)))
     for i in range(n_effects):
         np.add.at(effect_sums[i], (level, word_of_row), effects[:, i])
@@ -184,7 +186,10 @@ def products_of_units(
     W = torch.from_numpy(word_values).to(G.device)
     R = torch.from_numpy(reading_values).to(G.device)
     y = torch.from_numpy(times).to(G.device)
-    n_units, width, p, m = len(word_bounds) - 1, W.shape[1], G.shape[1], y.shape[1]
+    n_units = len(word_bounds) - 1
+    width = W.shape[1]
+    p = G.shape[1]
+    m = y.shape[1]
     n_effects, n_levels = z_sums.shape[:2]
     base = Moments(
         xx=W.new_empty((n_units, 1, p, p)),
@@ -201,7 +206,9 @@ def products_of_units(
         n_readings = readings.stop - readings.start
         base.n[u] = n_readings
         base.yy[u] = y[readings].square().sum(dim=0)
-        xx, xy, zx = base.xx[u, 0], base.xy[u, 0], base.zx[u, 0]
+        xx = base.xx[u, 0]
+        xy = base.xy[u, 0]
+        zx = base.zx[u, 0]
         xx[:width] = W[words].T @ G[words]
         xx[width:, :width] = xx[:width, width:].T
         xx[width:, width:] = R[readings].T @ R[readings]
@@ -226,13 +233,17 @@ def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tupl
     are constant, or a combination of the other predictors, are an error.
     """
     n_models, q, n_words = columns.shape
-    base, flat = design.base, columns.view(n_models * q, n_words)
-    n_units, p, m = len(base.n), len(design.names), design.y_sums.shape[1]
+    base = design.base
+    flat = columns.view(n_models * q, n_words)
+    n_units = len(base.n)
+    p = len(design.names)
+    m = design.y_sums.shape[1]
 
     # The borders that q columns z add to each unit's cross-products: z'X, z' diag(c) z and z'y.
     xx = flat.new_empty((n_units, n_models, p + q, p + q))
     xy = flat.new_empty((n_units, n_models, p + q, m))
-    xx[:, :, :p, :p], xy[:, :, :p] = base.xx, base.xy
+    xx[:, :, :p, :p] = base.xx
+    xy[:, :, :p] = base.xy
     n_effects, n_levels = design.z_sums.shape[:2]
     zx = flat.new_empty((n_units, n_models, n_levels, n_effects, p + q))
     zx[..., :p] = base.zx
@@ -247,7 +258,8 @@ def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tupl
 
     # Centre and scale the new columns, a change of coordinates T that gives T'X'X T and T'X'y.
     # Column 0 is the intercept, so its products are sums.
-    total, n_rows = xx.sum(dim=0), base.n.sum()
+    total = xx.sum(dim=0)
+    n_rows = base.n.sum()
     mean = total[:, 0, -q:] / n_rows
     variance = total.diagonal(dim1=1, dim2=2)[:, -q:] / n_rows - mean.square()
     scale = torch.where(variance > 1e-14 * mean.square(), variance, 0).sqrt() + 0 * mean
@@ -256,7 +268,8 @@ def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tupl
     change.diagonal(dim1=1, dim2=2)[:, -q:] = 1 / scale
     xx.copy_(change.mT @ xx @ change)
     xy.copy_(change.mT @ xy)
-    shift, factor = mean[:, None, None], scale[:, None, None]
+    shift = mean[:, None, None]
+    factor = scale[:, None, None]
     zx[..., p:] = (zx[..., p:] - shift * zx[..., :1]) / factor  # Z'X T without p^2 products
 
     # The unpenalised columns must leave something of each surprisal: the determinants of its

@@ -141,7 +141,8 @@ def linear(
         coding: Floats | None = None
         labels: tuple[str, ...] = ("",)
         if present is not None and variable in full:
-            coding, labels = np.eye(len(present)), tuple(map(level_name, present))
+            coding = np.eye(len(present))
+            labels = tuple(map(level_name, present))
         elif present is not None:
             contrast = (contrasts or {}).get(variable, Contrast())
             coding, labels = contrast.code(variable, present)
@@ -150,7 +151,8 @@ def linear(
         names = [f"{name}:{part}" if name else part for part in parts for name in names]
     kept = np.array([i for i, name in enumerate(names) if name not in aliased], dtype=np.intp)
     names = [names[i] or "(Intercept)" for i in kept]
-    label, penalties = ":".join(variables) or "(Intercept)", np.zeros((0, len(names)))
+    label = ":".join(variables) or "(Intercept)"
+    penalties = np.zeros((0, len(names)))
     return Linear(label, variables, tuple(names), penalties, levels, tuple(codings), kept)
 
 
@@ -268,7 +270,8 @@ def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
     spline = CubicSpline(knots, np.eye(k), bc_type="natural")
     # Second derivatives are linear between knots, so their products integrate to a tridiagonal
     # form.
-    curvature, h = spline(knots, 2), np.diff(knots)
+    curvature = spline(knots, 2)
+    h = np.diff(knots)
     gram = np.diag(np.r_[h, 0] / 3 + np.r_[0, h] / 3) + np.diag(h / 6, 1) + np.diag(h / 6, -1)
     penalty = curvature.T @ gram @ curvature
     # The two smallest eigenvalues are zero; their space is exactly the straight lines.
@@ -301,7 +304,8 @@ class TensorSmooth(Term):
         rotation = np.eye(1)
         for margin in self.margins:
             rotation = np.asarray(np.kron(rotation, margin.rotation))
-        constant, others = rotation.T[:1], rotation.T[1:]
+        constant = rotation.T[:1]
+        others = rotation.T[1:]
         return np.vstack([constant * len(rotation) ** -0.5, np.linalg.inv(self.shear) @ others])
 
 
@@ -339,7 +343,8 @@ def tensor(
     penalties = np.stack([grid.ravel() for grid in grids])
     kind: type[TensorSmooth] = Interaction
     if smooth.kind != "ti":  # the constant is left out
-        kind, penalties = TensorSmooth, penalties[:, 1:]
+        kind = TensorSmooth
+        penalties = penalties[:, 1:]
     size = penalties.shape[1]
     about = smooth.label, smooth.variables, _numbered(smooth.label, size), penalties
     plain = kind(*about, tuple(margins), np.eye(size))
@@ -401,11 +406,13 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
     _require_values(len(unique), k, smooth.label)
     if len(unique) > MAX_KNOTS:
         unique = unique[np.linspace(0, len(unique) - 1, MAX_KNOTS).round().astype(int)]
-    centre, scale = float(unique.mean()), float(unique.std())
+    centre = float(unique.mean())
+    scale = float(unique.std())
     knots = (unique - centre) / scale
 
     # U: the k eigenvectors of largest absolute eigenvalue, positive ones first as in mgcv.
-    n, product = len(knots), radial(knots, knots)
+    n = len(knots)
+    product = radial(knots, knots)
     if n > 4 * k:
         operator = LinearOperator((n, n), matvec=product, dtype=float)
         values, vectors = eigsh(operator, k=k, which="LM", v0=np.ones(n))
@@ -413,11 +420,13 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
         values, vectors = np.linalg.eigh(product(np.eye(n)))
     order = np.argsort(-np.abs(values))[:k]
     order = order[np.argsort(values[order] < 0, kind="stable")]
-    values, vectors = values[order], vectors[:, order]
+    values = values[order]
+    vectors = vectors[:, order]
 
     # Z: orthonormal, orthogonal to straight lines; by mgcv's Householder reflections, which keep
     # its last rows.
-    left, z = np.stack([knots, np.ones_like(knots)]) @ vectors, np.eye(k)
+    left = np.stack([knots, np.ones_like(knots)]) @ vectors
+    z = np.eye(k)
     for i, last in ((0, k), (1, k - 1)):
         mirror = left[i, :last].copy()
         mirror[-1] += np.copysign(np.linalg.norm(mirror), mirror[-1])
@@ -428,7 +437,8 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
 
     # V: makes the penalty Z' diag(values) Z diagonal.
     d, rotation = np.linalg.eigh(z.T @ (values[:, None] * z))
-    penalties, weights = np.r_[0.0, d / d[-1]][None, :], vectors @ z @ rotation
+    penalties = np.r_[0.0, d / d[-1]][None, :]
+    weights = vectors @ z @ rotation
     about = smooth.label, smooth.variables, _numbered(smooth.label, k - 1), penalties
     return ThinPlate(*about, knots, centre, scale, weights, rotation)
 
@@ -508,7 +518,8 @@ def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats) -> list[Te
         return [By(*about, base, smooth.by, None, None, mean, change)]
     # A factor has a smooth of its own for each level, centred as mgcv centres it; an ordered one
     # for each but the first.
-    levels, terms = factor_levels(data[smooth.by]) or (), list[Term]()
+    levels = factor_levels(data[smooth.by]) or ()
+    terms = list[Term]()
     change = base.change(*moments)
     for level in levels[is_ordered(data[smooth.by]) :]:
         label = f"{smooth.label}{level}"
@@ -541,7 +552,9 @@ def start_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
     """
     if not diagonals:
         return np.zeros(0)
-    starts, information, weights = [], [], []
+    starts = []
+    information = []
+    weights = []
     for xx, penalties in diagonals:
         # lambda_j = mean(x) / mean(d_j) over the coefficients that penalty j touches
         touched = penalties > 1e-12 * penalties.max(axis=1, keepdims=True)
@@ -550,7 +563,9 @@ def start_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
         information.append(n * xx[touched.any(axis=0)])
         weights.append((start @ penalties)[touched.any(axis=0)])
     # factors of ten towards mean(x / (x + factor * d)) = 0.4
-    x, w, factor = np.concatenate(information), np.concatenate(weights), 1.0
+    x = np.concatenate(information)
+    w = np.concatenate(weights)
+    factor = 1.0
     while (x / (x + factor * w)).mean() > 0.4:
         factor *= 10
     while (x / (x + factor * w)).mean() < 0.4:

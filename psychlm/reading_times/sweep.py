@@ -44,7 +44,8 @@ BASELINE = (
 )  # Hao et al. (2020), section 2.2, with random intercepts of subjects
 # Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or
 # what fills a GPU.
-CHUNK_BYTES, CHUNK_BYTES_GPU = 16 * 2**20, 2**30
+CHUNK_BYTES = 16 * 2**20
+CHUNK_BYTES_GPU = 2**30
 
 
 def delta_loglik(
@@ -132,7 +133,8 @@ def delta_loglik(
     where = device if client is None else "cpu"
     torch_dev = torch_device(where, "reading_times.delta_loglik", float64=True)
     seed = int(np.random.default_rng(rng).integers(2**63))
-    readings, surprisals = plain(readings), plain(surprisals)
+    readings = plain(readings)
+    surprisals = plain(surprisals)
     of_measures = [parse(f"{name} ~ {formula}") for name in np.atleast_1d(measure)]
     measures = [of_measure.response for of_measure in of_measures]
     if of_measures[0].bars:
@@ -161,10 +163,12 @@ def delta_loglik(
     order = np.lexsort((scored.of_reading, unit))
     tables = []
     for group in groups.values():
-        parsed, of_group = of_measures[group[0]], [measures[i] for i in group]
+        parsed = of_measures[group[0]]
+        of_group = [measures[i] for i in group]
         rows = order[readings[of_group[0]].notna().to_numpy()[order]]
         used = [x for x in dict.fromkeys((*parsed.variables, *of_group)) if x in readings]
-        data, of_row = readings[used].iloc[rows], scored.of_reading[rows]
+        data = readings[used].iloc[rows]
+        of_row = scored.of_reading[rows]
         design = share_design(data, parsed, of_group, of_row, unit[rows], torch_dev)
         positions = scored.previous(design.words)
         task = Sweep(design, scored.bits, positions, scored.models, of_group, method, level)
@@ -211,7 +215,8 @@ def score_words(
     column ``word``, is an error."""
     keys = ["text_id", "word_id"]
     every = surprisals.columns.drop([*keys, "word", *within], errors="ignore")
-    names, numeric = list(every if models is None else models), surprisals.select_dtypes("number")
+    names = list(every if models is None else models)
+    numeric = surprisals.select_dtypes("number")
     wrong = [name for name in names if name not in numeric]
     if wrong or not names:
         raise FrameError(
@@ -265,7 +270,8 @@ class Sweep:
         client: Client | str | None,
     ) -> pd.DataFrame:
         """Fit the baseline, then the models in chunks; return one row per model and measure."""
-        design, n_units = self.design, len(self.design.base.n)
+        design = self.design
+        n_units = len(self.design.base.n)
         if k is None:  # the units are not needed separately
             sums = (x.sum(dim=0, keepdim=True) for x in vars(design.base).values())
             design = replace(design, base=Moments(*sums), bounds=design.bounds[[0, -1]])
@@ -274,7 +280,9 @@ class Sweep:
                 f"held-out gains need two folds and two units, and there are {n_units} units; "
                 "set folds=None"
             )
-        device, m, q = design.sums.device, len(self.measures), len(self.positions)
+        device = design.sums.device
+        m = len(self.measures)
+        q = len(self.positions)
         everything = torch.ones_like(design.base.n)[None]
         moments = pool(design.base, everything)
         check_determined(moments, design.penalties, [f"the {len(design.words)} words"])
@@ -312,7 +320,8 @@ class Sweep:
         result = pd.concat(frames, ignore_index=True)
         if fold is None:
             return result
-        by_unit, n = np.concatenate(gains, axis=1), design.base.n.cpu().numpy()
+        by_unit = np.concatenate(gains, axis=1)
+        n = design.base.n.cpu().numpy()
         heldout = summarise(by_unit, n, rng, n_bootstrap, n_permutations, self.level)
         converged = result.pop("converged")
         return result.assign(**heldout, converged=converged)
@@ -349,14 +358,16 @@ def add_models(
     """
     sweep, baseline, penalties, fold, base_heldout = shared
     names, values = models
-    device, m = sweep.design.sums.device, len(sweep.measures)
+    device = sweep.design.sums.device
+    m = len(sweep.measures)
     columns = np.stack([values[:, positions] for positions in sweep.positions], axis=1)
     units, scale = extend(sweep.design, torch.from_numpy(columns).to(device), names)
     everything = pool(units, torch.ones_like(sweep.design.base.n)[None])
     check_determined(everything, penalties, [f"the {len(sweep.design.words)} words"])
     full = solve(everything, penalties, sweep.design.start, method=sweep.method)
     gain = full.loglik - baseline.loglik.repeat(len(names))
-    converged, gains = full.converged, None
+    converged = full.converged
+    gains = None
     if fold is not None:
         heldout, all_converged = heldout_logliks(
             sweep.design, units, fold, penalties, full, sweep.method
@@ -391,7 +402,8 @@ def pool(units: Moments, weights: Tensor) -> Moments:
 
     A weight is 1 in the training set and 0 elsewhere.
     """
-    n_sums, m = len(weights), units.xy.shape[3]
+    n_sums = len(weights)
+    m = units.xy.shape[3]
     n_models = units.xy.shape[1]
 
     def total(values: Tensor) -> Tensor:
@@ -501,7 +513,8 @@ def summarise(
     the share of random exchanges of model and baseline within units that give a total at least as
     large, with (count + 1) / (n_permutations + 1) (Phipson & Smyth 2010).
     """
-    n_units, total = len(n), gains.sum(axis=0)
+    n_units = len(n)
+    total = gains.sum(axis=0)
     # Resamples draw units with replacement: how often each is drawn weighs its gain and readings.
     drawn = rng.multinomial(n_units, np.full(n_units, 1 / n_units), size=n_bootstrap).astype(float)
     resampled = (drawn @ gains) / (drawn @ n)[:, None]

@@ -269,7 +269,8 @@ def type_3_contrasts(
     for term in sorted(terms, key=lambda term: -len(term.variables)):
         containing = [i for other in terms if term.within(other) for i in own[other.label]]
         if containing:
-            others, mine = functions[:, containing], functions[:, own[term.label]]
+            others = functions[:, containing]
+            mine = functions[:, own[term.label]]
             explained = others @ np.linalg.lstsq(others, mine, rcond=None)[0]
             functions[:, own[term.label]] = mine - explained
     level_names = ["(Intercept)", *(name for term in terms for name in term.names_of_levels)]
@@ -356,7 +357,8 @@ class KenwardRoger:
         vgvx = [product @ vx for product in vg]  # V^-1 G_i V^-1 X
         p = np.array([-vx.T @ g @ vx for _, g in parts])
         k = len(parts)
-        information, q = np.empty((k, k)), np.empty((k, k, *phi.shape))
+        information = np.empty((k, k))
+        q = np.empty((k, k, *phi.shape))
         for i in range(k):
             for j in range(k):
                 q[i, j] = vgvx[i].T @ parts[j][1] @ vx
@@ -371,7 +373,8 @@ class KenwardRoger:
     def f(self, contrasts: Floats) -> tuple[float, float]:
         """Return the factor of F, and its denominator's degrees of freedom: the F distribution with
         the same mean and variance (Kenward & Roger 1997, section 3)."""
-        phi, q = self.covariance, int(np.linalg.matrix_rank(contrasts))
+        phi = self.covariance
+        q = int(np.linalg.matrix_rank(contrasts))
         theta = contrasts.T @ np.linalg.pinv(contrasts @ phi @ contrasts.T) @ contrasts
         u = np.array([theta @ phi @ p @ phi for p in self.p])
         traces = np.trace(u, axis1=1, axis2=2)
@@ -380,7 +383,9 @@ class KenwardRoger:
         b = (a1 + 6 * a2) / (2 * q)
         g = ((q + 1) * a1 - (q + 4) * a2) / ((q + 2) * a2)
         below = 3 * q + 2 * (1 - g)
-        c1, c2, c3 = g / below, (q - g) / below, (q + 2 - g) / below
+        c1 = g / below
+        c2 = (q - g) / below
+        c3 = (q + 2 - g) / below
         numerator = 1 + c1 * b
         numerator = 0.0 if abs(numerator) < 1e-10 else numerator
         ratio = (1 - a2 / q) / (1 - c2 * b) if abs(1 - c2 * b) > 1e-14 else 1.0
@@ -511,7 +516,8 @@ def marginal_means(
     title = f"Marginal means of {left}"
     sizes = np.ones(len(labels))
     if pairs:
-        differences, rows = [], []
+        differences = []
+        rows = []
         of_group = [labels.index] if not by else labels.groupby(by, observed=True).indices.values()
         for places in of_group:
             for i, j in combinations(places, 2):

@@ -228,7 +228,8 @@ def present(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     said = [output.get("metadata", {}).get("psychlm", {}) for output in outputs]
     absent = {f"## {name}" for shown in said for name in shown.get("left_out", ())}
-    kept, is_absent = [], False
+    kept = []
+    is_absent = False
     for cell in cells:
         if cell.cell_type == "markdown" and cell.source.startswith("## "):
             is_absent = cell.source.partition("\n")[0] in absent

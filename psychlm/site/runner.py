@@ -219,7 +219,8 @@ class Runner:
 
         Modules and data sets are compared by the checksums in the report's provenance.
         """
-        parameters, source = dict(self.parameters[notebook.name]), "\n".join(notebook.code)
+        parameters = dict(self.parameters[notebook.name])
+        source = "\n".join(notebook.code)
         settings: list[Any] = [psychlm.__version__, self.profile, parameters, notebook.cells]
         settings.append(self.files_given(notebook))
         if notebook.reads_reports:
@@ -258,7 +259,9 @@ class Runner:
 
     def run_one(self, notebook: Notebook) -> Outcome:
         """Execute one notebook and publish its report; an error here does not stop the others."""
-        name, began, error = notebook.name, time.monotonic(), ""
+        name = notebook.name
+        began = time.monotonic()
+        error = ""
         say(f"begins {name}", err=True)
         try:
             content, error, cell = self.execute(notebook)
@@ -294,7 +297,8 @@ class Runner:
             # of this interpreter, whatever kernels the user has installed
             kernel_spec = KernelSpec(argv=argv, display_name="Python 3", language="python")
 
-        name, given = notebook.name, dict(self.parameters[notebook.name])
+        name = notebook.name
+        given = dict(self.parameters[notebook.name])
         content = load_notebook_node(str(notebook.path))
         if given:
             options = {"kernel_name": "python3", "language": "python"}
@@ -335,7 +339,8 @@ class Runner:
             staged = index.read_report(self.staging / f"{name}.json")
             if not staged or staged["status"] != "complete":
                 error = "it left no complete report; its last code cell must call "
-                error, at_work = f"{error}report.verdict(...)", None
+                error = f"{error}report.verdict(...)"
+                at_work = None
         except CellExecutionError as problem:
             error = f"{problem.ename}: {problem.evalue}"
         except Exception as problem:  # a kernel that died
@@ -353,10 +358,12 @@ class Runner:
         seconds: float,
     ) -> Outcome:
         """Move the report into place: the JSON last if it is complete, first if it is not."""
-        name, status = notebook.name, "failed" if error else "complete"
+        name = notebook.name
+        status = "failed" if error else "complete"
         given = self.parameters[name]
         if error.startswith("DataMissingError: "):
-            status, error = "left out", " ".join(error.partition(": ")[2].split())
+            status = "left out"
+            error = " ".join(error.partition(": ")[2].split())
         staged = index.read_report(self.staging / f"{name}.json")
         content = (staged or {"notebook": name, "provenance": {}, "numbers": []}) | {
             "title": notebook.title,
@@ -390,7 +397,8 @@ class Runner:
         for file, raw in files:
             with data.atomic_write(self.reports / file) as part:
                 part.write_bytes(raw)
-        page_file, failed = self.reports / f"{name}.html", (error, cell) if error else ()
+        page_file = self.reports / f"{name}.html"
+        failed = (error, cell) if error else ()
         return Outcome(name, status.replace("complete", "done"), seconds, page_file, *failed)
 
 
