@@ -208,12 +208,14 @@ class Answers:
     n: np.ndarray | None = None  # (n_rows, n_items) answers, where there may be several
 
     @cached_property
-    def counts(self) -> Tensor:
-        """Numbers of answers in every category, mostly 0 or 1, (n_categories, n_rows, n_items)."""
+    def one_hot(self) -> Tensor:
+        """Numbers of answers in every category, mostly 0 or 1, (n_rows, n_items * n_categories)."""
         codes = on_device(self.values, self.count.device)
-        if self.n is not None:
-            return torch.stack([on_device(self.n, self.count.device) - codes, codes]).double()
-        return torch.stack([codes == k for k in range(self.n_categories)]).double()
+        if self.n is None:
+            by_category = [codes == k for k in range(self.n_categories)]
+        else:
+            by_category = [on_device(self.n, self.count.device) - codes, codes]
+        return torch.stack(by_category, 2).double().flatten(1)
 
     def by_ability(self, items: ResponseFunction, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return derivatives of every row's log-likelihood by ability, at its ability (n_rows,).
@@ -221,9 +223,10 @@ class Answers:
         They are the gradient, and the observed and the expected information.
         """
         sums = []
-        size = max(1, BLOCK_CELLS // (self.values.shape[1] * self.n_categories))
-        for rows, at in zip(self.counts.split(size, 1), theta.split(size), strict=True):
-            counts = rows.permute(2, 0, 1)
+        n_items = self.values.shape[1]
+        size = max(1, BLOCK_CELLS // (n_items * self.n_categories))
+        for rows, at in zip(self.one_hot.split(size), theta.split(size), strict=True):
+            counts = rows.view(len(rows), n_items, -1).permute(1, 2, 0)
             first, second = items.by_ability(at, counts)
             expected = counts.sum(1) * items.information(at).T
             sums.append(torch.stack([first, -second, expected]).sum(1))
@@ -232,8 +235,7 @@ class Answers:
 
     def node_loglik(self, items: ResponseFunction, nodes: Tensor) -> Tensor:
         """Return log P(answers | node) for every row, (n_rows, n_nodes), in nats."""
-        by_category = zip(self.counts, items.log_probability(nodes).unbind(1), strict=True)
-        return torch.stack([counts @ log_p for counts, log_p in by_category]).sum(0)
+        return self.one_hot @ items.log_probability(nodes).flatten(0, 1)
 
     def weighted(self, mean: Tensor, sd: Tensor, grid: QuadratureGrid) -> QuadratureGrid:
         """Return the grid with every row's own weights, those of its group's normal density."""
@@ -342,7 +344,7 @@ class CategoryEM(Expectation):
         observed = torch.diag(-curvature)
         complete = torch.diag((-curvature).clamp_min(0))
         at_nodes = grid.at_nodes(weights) * count
-        expected = torch.stack([counts.T @ at_nodes for counts in answers.counts], 1)
+        expected = (answers.one_hot.T @ at_nodes).view(n_items, answers.n_categories, -1)
         uphill += torch.einsum("jcn,kjcn,kje->e", expected, first, of_items)
         squares = torch.einsum("jcn,kjcn,ljcn->klj", expected, first, first)
         for matrix, inner in (
@@ -375,9 +377,8 @@ class CategoryEM(Expectation):
             by_mean, by_sd = of_abilities
             total = (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
             for kind in estimated:
-                by_category = zip(answers.counts, first[kind].unbind(1), strict=True)
-                by_item = sum(counts * of_answers(score) for counts, score in by_category)
-                total += by_item @ of_items[kind]
+                by_answer = of_answers(first[kind].flatten(0, 1)) * answers.one_hot
+                total += by_answer.view(len(by_answer), n_items, -1).sum(2) @ of_items[kind]
             return total * count.sqrt()
 
         def averaged(weighted: Tensor) -> Iterator[Tensor]:
