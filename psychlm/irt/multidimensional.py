@@ -403,7 +403,7 @@ class _Integral:
         """Yield counts of categories by part, and of persons, of some persons at a time."""
         power = 2 if self.bifactor else len(self.factors.names) - 1
         size = max(1, ROW_CELLS // n_nodes**power)
-        hot = answers.counts.permute(1, 2, 0)
+        hot = answers.one_hot.view(len(answers.count), len(self.own), -1)
         for rows, count in zip(hot.split(size), answers.count.split(size), strict=True):
             yield [rows[:, items].flatten(1) for items in self.factors.parts], count
 
