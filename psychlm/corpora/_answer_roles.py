@@ -167,6 +167,7 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
 
 
 def span(values: pd.Series) -> str:
+    """Return the range of a column's numbers, for messages."""
     return f"{values.min():g} to {values.max():g}"
 
 

@@ -1,5 +1,6 @@
 """Item clusters against brute force, scikit-learn, and Table 2 of Laverghetta et al. (2021)."""
 
+from dataclasses import asdict
 from itertools import combinations, permutations
 
 import numpy as np
@@ -108,6 +109,7 @@ def test_agreement_refuses_what_it_cannot_compute():
 def test_items_without_a_label_do_not_count_and_two_labels_are_refused():
     a = pd.Series([1, 1, 2, 2, np.nan, np.nan], list("abcdef"))
     b = pd.Series([1, 2, 2, 1, 3, 3], list("abcdef"))
-    assert ctt.cluster_agreement(a, b) == ctt.cluster_agreement(a.dropna(), b[:4])
+    both = [ctt.cluster_agreement(a, b), ctt.cluster_agreement(a.dropna(), b[:4])]
+    assert asdict(both[0]) == pytest.approx(asdict(both[1]), nan_ok=True)
     with pytest.raises(FrameError, match=r"\['a'\] have two labels"):
         ctt.cluster_agreement(a.rename({"b": "a"}), b)
