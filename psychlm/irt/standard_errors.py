@@ -82,7 +82,8 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
     is_common = columns.sum(0) > 1
     kind, item = np.divmod(columns.argmax(0), n_items)  # of every estimate
     owner = np.where(is_common, -1, item)
-    covariance = covariance_of_estimates(basis.T @ information @ basis, owner, owner == owner)
+    inside = np.ones(len(owner), dtype=bool)
+    covariance = covariance_of_estimates(basis.T @ information @ basis, owner, inside)
     of_items = columns.reshape(kinds, n_items, -1).swapaxes(0, 1)
     blocks[:, :kinds, :kinds] = covariance_of(of_items, covariance)
 
