@@ -20,7 +20,7 @@ from conftest import ROOT
 from psychlm import data
 from psychlm._recipes import RECIPES
 
-# conda-forge's names, each looked up in the list of what its recipes put out
+# where conda-forge's name is another than PyPI's
 CONDA_NAME = {
     "torch": "pytorch",
     "huggingface-hub": "huggingface_hub",
