@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from conftest import ROOT, shared
+from gpu_machine import python_path
 
 from psychlm.device import one_thread, seeded, torch_device
 
@@ -15,9 +16,9 @@ from psychlm.device import one_thread, seeded, torch_device
 @pytest.mark.slow
 def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment |= {
+    environment |= {  # and no package but those of a machine with a GPU
         "PSYCHLM_CACHE": str(tmp_path),
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'notebooks'}",
+        "PYTHONPATH": python_path(tmp_path, ROOT, ROOT / "notebooks"),
     }
     command = [sys.executable, str(ROOT / "tests" / "stand_in_paths.py"), str(shared("tools"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -121,7 +121,7 @@ def test_word_ids_that_are_no_whole_numbers_are_refused(word_id: list) -> None:
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     words=st.lists(st.text('ab" 1,\t', min_size=1, max_size=6).map("x{}".format), min_size=1),

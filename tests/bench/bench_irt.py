@@ -10,9 +10,6 @@ one thread. Standard errors of 100,000 items are the difference of ``1000x100000
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -163,13 +160,3 @@ def test_scores_of_100000_persons(benchmark, method):
     items = pd.DataFrame({"a": slopes, "b": 0.0}, index=answers.columns)
     sizes = {"n_persons": len(answers), "n_items": answers.shape[1]}
     measure(benchmark, lambda: irt.score(items, answers, method), **sizes)
-
-
-@of_group("a first fit in a new process", timer=time.perf_counter)
-def test_cold_process(benchmark, tmp_path, own_environment):
-    pd.DataFrame(answers_of(1000, 50)).rename(columns=str).to_parquet(tmp_path / "answers.parquet")
-    code = "import sys, pandas; from psychlm import irt; "
-    code += "irt.fit(pandas.read_parquet(sys.argv[1]), '2PL')"
-    command = [sys.executable, "-c", code, str(tmp_path / "answers.parquet")]
-    options = {"check": True, "env": own_environment}
-    benchmark.pedantic(subprocess.run, (command,), options, rounds=3)

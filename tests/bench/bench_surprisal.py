@@ -55,11 +55,6 @@ def documents(novel):
 
 
 @pytest.fixture(scope="session")
-def document(novel):
-    return [" ".join(novel.split()[:600])]
-
-
-@pytest.fixture(scope="session")
 def pairs():
     """1,000 minimal pairs: sentences that agree up to the verb, and in it differ by its number."""
     nouns = "man boat horse girl table letter street window priest sister".split()  # noqa: SIM905
@@ -147,16 +142,6 @@ def test_documents(benchmark, model, documents, correction):
         lm.surprisal(documents, model, correction=correction, stride=STRIDE)
 
     rate(benchmark, score, documents)
-
-
-@of_group("document of 600 words")
-def test_short_document(benchmark, model, document):
-    rate(benchmark, lambda: lm.surprisal(document, model), document, rounds=3)
-
-
-@of_group("document of 600 words")
-def test_short_document_minicons(benchmark, peer, document):
-    rate(benchmark, lambda: peer(document), document, rounds=3)
 
 
 @of_group("minimal pairs")

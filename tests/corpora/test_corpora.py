@@ -399,17 +399,6 @@ def test_no_word_person_or_text_is_taken_for_a_missing_value_and_no_time_for_tex
     np.testing.assert_array_equal(found.filter(like="_ms").iloc[:, 0].astype(float), times)
 
 
-@pytest.mark.parametrize("mark", ["", "_", "."])
-def test_a_wide_table_is_the_same_corpus(mark, long, tmp_path):
-    wide = long.pivot(index=["Subject", "Item"], columns="WordNr", values=["Word", "RT"])
-    wide.columns = [f"{name}{mark}{number}" for name, number in wide.columns]
-    wide.reset_index().to_csv(tmp_path / "wide.csv", index=False)
-    read = read_experiment(tmp_path / "wide.csv", measure="RT", person="Subject", text="Item")
-    expected = corpora.from_long(long[COLUMNS], measures={"RT": "self_paced_ms"})
-    pd.testing.assert_frame_equal(read.words, expected.words)
-    pd.testing.assert_frame_equal(read.readings, expected.readings)
-
-
 def test_named_columns_are_read_and_others_are_refused_with_both_headers(long, tmp_path):
     file = tmp_path / "own.csv"
     columns = {"person": "ID", "text": "Satz", "word": "Wort"}

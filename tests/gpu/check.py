@@ -149,7 +149,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="everything in its smallest size")
     parser.add_argument("--seconds", type=float, default=ALL_SECONDS, help="that all may take")
     parser.add_argument("--stand-in", default="", help="folder of a stand-in device's module")
-    parser.add_argument("--only", default=CHECKS, nargs="+", choices=CHECKS)
+    parser.add_argument("--only", default=CHECKS, nargs="+", help="beginnings of names of checks")
     asked = parser.parse_args()
     asked.only = ("machine", *asked.only)
     n_threads = str(1 if asked.small else THREADS)

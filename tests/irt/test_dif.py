@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from scipy import optimize, stats
-from scipy.special import expit, logit, logsumexp
+from scipy import stats
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 from statsmodels.stats.contingency_tables import StratifiedTable
 
@@ -152,53 +151,6 @@ def test_likelihood_ratio_dif_of_graded_items_finds_the_item_that_was_shifted(rn
     assert found.loc[shifted, "b_difference"] == pytest.approx(1.2, abs=0.5)
     assert found.loc[shifted, "p_difference"] < -0.05
     assert found["df"].eq(3).all()
-
-
-@pytest.mark.exhaustive  # fits of two groups with upper asymptotes take some seconds each
-def test_the_baseline_of_a_4pl_with_anchors_is_the_maximum_of_a_direct_optimisation():
-    """An integral by NumPy, climbed by scipy in all parameters, ends nowhere above the fit."""
-    rng, names = np.random.default_rng(0), list("abcdef")
-    items = pd.DataFrame({"a": 1.8, "b": np.linspace(-1.2, 1.2, 6), "c": 0.15, "u": 0.93}, names)
-    shifted = items.assign(b=items["b"] + 0.9 * (items.index == "c"))
-    sides = [(rng.normal(0, 1, 1500), items), (rng.normal(0.4, 1.2, 1500), shifted)]
-    x = drawn(sides, rng, "4PL")
-    priors = {"slope": irt.LogNormal(0.5, 0.4), "guessing": irt.Beta(5, 17)}
-    priors["upper"] = irt.Beta(17, 2)
-    options = {"anchors": list("abef"), "model": "4PL", "priors": priors}
-    found = dif_likelihood_ratio(x, np.repeat(["reference", "focal"], 1500), **options)
-    assert (found.items["df"] == 4).all()
-    assert found.items["converged"].all()
-    assert found.items.loc["c", "p"] < 1e-8 < 0.05 < found.items.loc["d", "p"]
-    assert found.items.loc["c", "b_difference"] == pytest.approx(0.9, abs=0.3)
-
-    # Columns of the parameters: the reference group's six items, and the focal group's c and d.
-    columns = [[0, 1, 2, 3, 4, 5], [0, 1, 6, 7, 4, 5]]
-    patterns = [np.unique(side, axis=0, return_counts=True) for side in (x[:1500], x[1500:])]
-    nodes = np.linspace(-8, 8, 161)
-
-    def loglik_and_prior(flat):
-        parameters, moments, loglik = flat[:-2].reshape(4, 8), [(0, 0), flat[-2:]], 0.0
-        a, _, low, high = parameters
-        log_prior = stats.norm.logpdf(np.log(a), 0.5, 0.4) - np.log(a)
-        log_prior += stats.beta.logpdf(expit(low), 5, 17) + stats.beta.logpdf(expit(high), 17, 2)
-        for chosen, (mean, log_sd), (x, count) in zip(columns, moments, patterns, strict=True):
-            a, d, low, high = parameters[:, chosen]
-            right = expit(low) + (expit(high) - expit(low)) * expit(np.outer(nodes, a) + d)
-            log_p = np.log(right) @ x.T + np.log1p(-right) @ (1 - x).T
-            log_p += stats.norm.logpdf(nodes, mean, np.exp(log_sd))[:, None]
-            loglik += count @ (logsumexp(log_p, axis=0) + np.log(nodes[1] - nodes[0]))
-        return loglik, log_prior.sum()
-
-    fit = found.baseline
-    reference, focal = (fit.in_group(label).items for label in ("reference", "focal"))
-    estimates = pd.concat([reference, focal.loc[["c", "d"]]])
-    moments = fit.groups.loc["focal", ["mean", "sd"]].to_numpy(float)
-    start = np.r_[estimates["a"], estimates["d"], logit(estimates["c"]), logit(estimates["u"])]
-    start = np.r_[start, moments[0], np.log(moments[1])]
-    assert loglik_and_prior(start) == pytest.approx((fit.loglik, fit.log_prior), abs=0.01)
-    settings = {"method": "L-BFGS-B", "options": {"maxiter": 30}}
-    best = optimize.minimize(lambda flat: -sum(loglik_and_prior(flat)), start, **settings)
-    assert -best.fun < fit.loglik + fit.log_prior + 0.01
 
 
 def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():

@@ -54,14 +54,6 @@ def test_polychoric_correlations_and_their_eigenvalues_equal_lavaan_and_psych(re
     assert parallel.n_factors == expected["parallel_n"]
 
 
-def test_correlations_of_items_of_two_and_of_more_categories_are_recovered(rng):
-    latent = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 40_000)
-    mixed = pd.DataFrame(
-        {"a": (latent[:, 0] > 1.0) * 1.0, "b": np.searchsorted([-1, 0.5, 1.5], latent[:, 1]) * 1.0}
-    )
-    assert polychoric(mixed).loc["a", "b"] == pytest.approx(0.6, abs=0.02)
-
-
 def smoothed(rho):
     """Raise negative eigenvalues to just above 0, as psych does by default."""
     values, vectors = np.linalg.eigh(rho)

@@ -128,7 +128,7 @@ def test_with_many_persons_the_prior_yields_to_the_rasch_model(rng):
 def test_known_parameters_are_recovered_and_intervals_of_b_cover(rng):
     estimates, covered = [], []
     for _ in range(12):
-        responses, x, b = explained_responses(rng)
+        responses, x, b = explained_responses(rng, n_items=40)
         responses = responses.mask(rng.random(responses.shape) < 0.2)
         fit = irt.fit(responses, "Rasch", difficulty_prior=x)
         estimates.append([*fit.regression["eta"], fit.residual_sd, fit.ability_sd])

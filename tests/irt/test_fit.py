@@ -43,7 +43,7 @@ def simulated(n_persons, n_items, model, seed, missing=0.0, rarest=0.0, **known)
     return answered.loc[:, (answered.nunique() > 1) & answered.mean().between(rarest, 1 - rarest)]
 
 
-def exact_loglik(fit, responses, step=0.002):
+def exact_loglik(fit, responses, step=0.005):
     """Integrate each person's likelihood over ability in steps far below a posterior's width."""
     theta = np.arange(-7, 7 + step / 2, step)
     a, d, c, u = fit.items.assign(u=fit.items.get("u", 1.0))[list("adcu")].to_numpy().T
@@ -178,7 +178,7 @@ def test_a_slope_at_its_bound_has_no_error_and_the_place_of_its_step_is_free():
     def negative(vector):
         a, d = np.insert(vector, 6, LARGEST_SLOPE).reshape(2, -1)
         moved = fit.items.drop(columns="b").assign(a=a, d=d)
-        return -exact_loglik(replace(fit, items=moved), answered, step=0.005)
+        return -exact_loglik(replace(fit, items=moved), answered, step=0.02)
 
     steps = np.where(free < 13, 1e-3, 0.05)  # the step's intercept varies by logits
     hessian = approx_hess3(estimates[free], negative, epsilon=steps)
@@ -198,7 +198,7 @@ def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(mo
         assert abs((rough.items[name] / exact.items[name]).median() - 1) < 1e-4
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("alpha", [1.0001, 1.01, 1.5])
 def test_nearly_flat_priors_of_guessing_have_their_maximum_inside(seed, alpha):
     """Reference: no estimate can be moved uphill, on the exact likelihood plus the log prior."""
@@ -422,13 +422,6 @@ def test_no_random_start_ends_higher(dataset, read_responses):
         values = rng.lognormal(0.3, 0.7, n), rng.normal(0.5, 1.5, n), rng.uniform(0, 0.5, n)
         start = pd.DataFrame(dict(zip("adc", values, strict=True)), answered.columns)
         assert quiet_fit(answered, "3PL", start=start).loglik < ours.loglik + 0.01
-
-
-def test_slopes_of_items_that_were_keyed_wrongly_are_negative():
-    answered = simulated(1500, 30, "3PL", seed=5, c=0.2)
-    answered.iloc[:, :5] = 1 - answered.iloc[:, :5]
-    slopes = quiet_fit(answered, "3PL").items["a"]
-    assert (slopes.iloc[:5] < 0).all() and (slopes.iloc[5:] > 0).all()
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])

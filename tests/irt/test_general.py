@@ -3,8 +3,6 @@
 References: mirt 1.45.1 (tests/reference/irt/more), equateIRT for linking constants; known
 parameters where no program gives them."""
 
-import dataclasses
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -195,22 +193,6 @@ def test_linking_constants_equal_equate_irt(mirt):
     np.testing.assert_allclose(
         found.loc[methods, ["slope", "intercept"]], theirs.loc[methods, ["A", "K"]], atol=1e-4
     )
-
-
-@pytest.mark.parametrize("model", ["graded", "gpcm"])
-def test_linking_constants_of_polytomous_fits_and_tables_undo_a_change_of_scale(science, model):
-    fit = science[1][model]
-    moved = irt.link(fit, slope=1.4, intercept=0.3)
-    found = irt.linking_constants(fit, moved)
-    np.testing.assert_allclose(found.loc["Stocking-Lord", ["slope", "intercept"]], [1.4, 0.3], 1e-3)
-    # Other slopes, but the same difficulties.
-    steeper = 1.1 * moved.items.filter(regex=r"^(a|d\d)$")
-    moved = dataclasses.replace(moved, items=moved.items.assign(**steeper))
-    of_tables = irt.linking_constants(fit.items, moved.items, model=model)
-    pd.testing.assert_frame_equal(of_tables, irt.linking_constants(fit, moved))
-    assert of_tables.loc["mean/sigma", ["slope", "intercept"]].tolist() == pytest.approx([1.4, 0.3])
-    with pytest.raises(FrameError, match="several categories"):
-        irt.linking_constants(fit.items, moved.items)
 
 
 def test_reliability_and_plausible_values_equal_mirt(reference_dir, mirt):

@@ -169,15 +169,6 @@ def test_statistics_with_missing_answers_keep_their_nominal_level(tables, rng):
     assert 0.8 < mean_ld < 3.5  # the marginal means add up to two degrees to that of association
 
 
-def test_q3_shows_the_pair_that_copies_and_lies_near_its_expectation_elsewhere(tables, rng):
-    responses = simulated(tables, 3000, rng)
-    responses["q1"] = responses["q1"].where(rng.random(3000) >= 0.4, responses["q0"])
-    found = q3(tables, responses).to_numpy()
-    assert found[0, 1] > 0.2
-    others = np.delete(found[np.triu_indices(7, 1)], 0)
-    assert abs(others.mean() + 1 / 6) < 0.1
-
-
 def test_person_fit_of_steep_items_equals_the_sums_in_extended_precision(rng):
     """With a slope of 15, P rounds to 1; the reference sums the definitions with 60 digits."""
     mpmath = pytest.importorskip("mpmath")
@@ -360,16 +351,16 @@ def test_tables_and_responses_that_have_no_statistics_are_refused():
 
 
 def test_the_cut_of_q3_flags_few_clean_tests_and_finds_a_copied_item():
-    """Reference: the truth of simulated responses. Of 20 clean tests about 1 is flagged."""
+    """Reference: the truth of simulated responses. Of 10 clean tests hardly one is flagged."""
     flagged = 0
-    for seed in range(20):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         x = simulate.responses(rng.normal(size=100), simulate.items(10, rng, "1PL"), rng)
         x = x.loc[:, x.nunique() > 1]
         model = irt.fit(x, "Rasch", standard_errors=False)
         values = irt.q3(model, x).to_numpy()[np.triu_indices(x.shape[1], 1)]
         flagged += values.max() - values.mean() > irt.q3_cut(model, x, rng=rng, n_draws=19)
-    assert flagged <= 4  # P(more) = .003 at a level of .05
+    assert flagged <= 3  # P(more) = .001 at a level of .05
     x = simulate.plant_fault(x, x.columns[0], "near_duplicate", rng, like=x.columns[1])
     model = irt.fit(x, "Rasch", standard_errors=False)
     values = irt.q3(model, x).to_numpy()

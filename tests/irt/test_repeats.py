@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy.special import expit
 
 from psychlm import ctt, frames, irt, simulate
@@ -75,7 +74,7 @@ def test_groups_and_free_items_take_k_of_n() -> None:
 
 
 def test_random_difficulties_of_k_of_n_equal_those_of_the_answers_written_out() -> None:
-    repeated = answers(2)
+    repeated = answers(2, 60)
     frame, copies = written_out(repeated)
     ours = irt.fit(repeated, "Rasch", difficulty_prior=pd.DataFrame(index=repeated.n.columns))
     of_item = np.repeat(range(len(copies)), [len(names) for names in copies])
@@ -119,14 +118,6 @@ def test_repeats_that_agree_more_than_ability_explains_are_named_with_their_corr
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         irt.fit(simulate.responses(rng.normal(size=200), simulate.items(30, rng), rng, repeats=8))
-
-
-def test_known_parameters_are_recovered_within_their_errors() -> None:
-    rng = np.random.default_rng(5)
-    items = simulate.items(20, rng)
-    fitted = irt.fit(simulate.responses(rng.normal(size=400), items, rng, repeats=5))
-    z = (fitted.items["b"] - items["b"]) / fitted.items["se_b"]
-    assert z.abs().max() < 4 and 0.6 < z.std() < 1.4
 
 
 def test_scores_that_are_no_right_and_wrong_are_refused_with_the_reason() -> None:
@@ -194,14 +185,3 @@ def test_items_that_all_answers_have_right_are_constant() -> None:
     assert frames.constant_items(repeated).tolist() == ["q1"]
     kept, constant = frames.drop_constant(repeated)
     assert kept.n.columns.tolist() == ["q2", "q3"] and constant.tolist() == ["q1"]
-
-
-def test_the_engine_for_categories_counts_answers_as_that_of_products_does() -> None:
-    repeated = answers(9)
-    encoded = encode_responses(repeated, "cpu")
-    block = next(encoded.blocks())
-    weights = torch.rand(len(encoded.values), 3, dtype=torch.float64)
-    n, k = block.answered, block.correct
-    expected = [(x.T @ weights).numpy() for x in (k**2, k * n, n**2)]
-    for ours, theirs in zip(block.expected_squares(weights), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs)

@@ -137,7 +137,7 @@ def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(people, fits, t
     pd.testing.assert_frame_equal(again.items, fits["2PL"].items, check_exact=True)
     pd.testing.assert_frame_equal(again.covariance, fits["2PL"].covariance, check_exact=True)
     expected, n_refused = fits["2PL"].score(few), 0
-    for case in range(400):  # cut, or with characters changed
+    for case in range(150):  # cut, or with characters changed
         place, rest = rng.integers(len(text)), case % 10
         junk = rng.choice(["", "0", "9", "-", "null", "true", '"', "[", "{}", "1e308", "\ud7ff"])
         path.write_text(text[:place] + (junk + text[place + 1 :] if rest else ""))
@@ -148,7 +148,7 @@ def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(people, fits, t
             n_refused += 1
         else:
             pd.testing.assert_frame_equal(abilities, expected)
-    assert n_refused > 300
+    assert n_refused > 110
     path.write_text("{}")
     with pytest.raises(ValueError, match="not a fit"):
         irt.IRTFit.from_json(path)
@@ -209,7 +209,7 @@ def test_constants_of_generated_links_are_recovered(model):
 
 
 @pytest.mark.parametrize("model", ["2PL", "3PL", "graded"])
-def test_linking_curves_of_items_that_drifted_reach_the_least_of_several_minima(model):
+def test_linking_curves_of_items_that_drifted_reach_the_least_of_several_minima(model, rng):
     """The criteria of Kolen and Brennan (2014, section 6.3.2), from two starts by scipy."""
     theta = np.linspace(-6, 6, 61)
     weights = stats.norm.pdf(theta) / stats.norm.pdf(theta).sum()
@@ -221,30 +221,29 @@ def test_linking_curves_of_items_that_drifted_reach_the_least_of_several_minima(
         at_least = guessing + (1 - guessing) * expit(items[["a"]].to_numpy() * z)
         return -np.diff(at_least, axis=0, append=np.zeros_like(at_least[:1]))
 
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        old = simulate.items(int(rng.integers(2, 8)), rng, model)
-        linked = irt.link(old, slope=rng.lognormal(0, 0.5), intercept=rng.normal())
-        new = linked[[*old]] * rng.lognormal(0, 0.3, old.shape)
-        steps = new.filter(regex="^b")
-        new[steps.columns] = np.sort(steps, axis=1)
-        found = irt.linking_constants(old, new, model=model)
+    old = simulate.items(int(rng.integers(2, 8)), rng, model)
 
-        def criterion(x: np.ndarray, method: str, old=old, new=new) -> float:
-            gap = curves(old, np.exp(x[0]), x[1]) - curves(new)
-            if method == "Haebara":
-                return float((gap**2).sum((0, 1)) @ weights)
-            return float(np.einsum("k,kjn->n", np.arange(1, len(gap) + 1), gap) ** 2 @ weights)
+    linked = irt.link(old, slope=rng.lognormal(0, 0.5), intercept=rng.normal())
+    new = linked[[*old]] * rng.lognormal(0, 0.3, old.shape)
+    steps = new.filter(regex="^b")
+    new[steps.columns] = np.sort(steps, axis=1)
+    found = irt.linking_constants(old, new, model=model)
 
-        for method in ("Haebara", "Stocking-Lord"):
-            starts = ((-0.7, 1.0), (0.7, -1.0))
-            ends = [optimize.minimize(criterion, start, (method,), "BFGS") for start in starts]
-            ends = [optimize.minimize(criterion, end.x, (method,), "Nelder-Mead") for end in ends]
-            best = min(ends, key=lambda end: end.fun)
-            slope, intercept, least = found.loc[method]
-            assert least == pytest.approx(criterion([np.log(slope), intercept], method))
-            assert least <= best.fun * (1 + 1e-6)
-            np.testing.assert_allclose([np.log(slope), intercept], best.x, atol=1e-3)
+    def criterion(x: np.ndarray, method: str) -> float:
+        gap = curves(old, np.exp(x[0]), x[1]) - curves(new)
+        if method == "Haebara":
+            return float((gap**2).sum((0, 1)) @ weights)
+        return float(np.einsum("k,kjn->n", np.arange(1, len(gap) + 1), gap) ** 2 @ weights)
+
+    for method in ("Haebara", "Stocking-Lord"):
+        starts = ((-0.7, 1.0), (0.7, -1.0))
+        ends = [optimize.minimize(criterion, start, (method,), "BFGS") for start in starts]
+        ends = [optimize.minimize(criterion, end.x, (method,), "Nelder-Mead") for end in ends]
+        best = min(ends, key=lambda end: end.fun)
+        slope, intercept, least = found.loc[method]
+        assert least == pytest.approx(criterion([np.log(slope), intercept], method))
+        assert least <= best.fun * (1 + 1e-6)
+        np.testing.assert_allclose([np.log(slope), intercept], best.x, atol=1e-3)
 
 
 def test_what_cannot_be_linked_is_refused():

@@ -157,7 +157,7 @@ OUTPUTS = {
 }
 
 
-@pytest.mark.parametrize("scale", [0.05, 1.0, 10.0])
+@pytest.mark.parametrize("scale", [0.05, 10.0])
 @pytest.mark.parametrize("family", OUTPUTS)
 def test_a_cap_or_scale_of_logits_is_seen_however_small_the_logits_are(family, scale) -> None:
     tokenizer = tiny.metaspace()

@@ -115,9 +115,7 @@ def assert_equal_answers(one, other, items):
     np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "fit", "made"), [(8, 5, sentences), (6, 1, sentences), (5, 4, questions)]
-)
+@pytest.mark.parametrize(("batch_size", "fit", "made"), [(8, 5, sentences), (5, 4, questions)])
 def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batches(
     bert, tmp_path, monkeypatch, batch_size, fit, made
 ):
@@ -193,9 +191,7 @@ def test_encoders_memory_and_processes_that_do_not_suffice_are_named(bert, tmp_p
 # What items are
 
 
-@pytest.mark.parametrize(
-    "odd", ["Negative POSITIVE", "pos neg", "positive negative", "negative positive neutral"]
-)
+@pytest.mark.parametrize("odd", ["Negative POSITIVE", "negative positive neutral"])
 def test_one_item_whose_labels_are_spelled_otherwise_or_one_more_changes_no_task(
     bert, tmp_path, odd
 ):
@@ -212,8 +208,15 @@ def test_one_item_whose_labels_are_spelled_otherwise_or_one_more_changes_no_task
         assert result.history["loss"].tolist() == plain.history["loss"].tolist()
 
 
-@pytest.mark.parametrize("regime", ["zero shot", "pre-train only", "fine-tune only", "both"])
-@pytest.mark.parametrize("make", [sentences, questions])
+@pytest.mark.parametrize(
+    ("regime", "make"),
+    [
+        ("zero shot", questions),
+        ("pre-train only", sentences),
+        ("fine-tune only", questions),
+        ("both", sentences),
+    ],
+)
 def test_regimes_differ_in_their_weights_and_their_accuracy_is_what_evaluate_gives(
     bert, tmp_path, regime, make
 ):

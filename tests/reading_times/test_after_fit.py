@@ -188,16 +188,15 @@ def test_a_difference_smooth_is_that_of_mgcvs_matrix(frames):
 
 @pytest.mark.usefixtures("r")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("ddf", ["Satterthwaite", "Kenward-Roger"])
-def test_the_same_questions_are_answered_by_lme4_in_r(frames, ddf):
+def test_the_same_questions_are_answered_by_lme4_in_r(frames):
     formula = "log(gaze_ms) ~ C(cond, Sum) * old + ns(bits, df=3) + (1 | subject)"
     ours, theirs = (
         reading.fit(frames["gaze_ms"], formula, backend=backend) for backend in ("native", "lme4")
     )
     for ask in (
-        lambda fit: fit.anova(ddf),
-        lambda fit: fit.means(["cond", "old"], ddf=ddf),
-        lambda fit: fit.means("cond", by="old", pairs=True, ddf=ddf),
+        lambda fit: fit.anova("Kenward-Roger"),
+        lambda fit: fit.means(["cond", "old"]),
+        lambda fit: fit.means("cond", by="old", pairs=True, ddf="Kenward-Roger"),
         lambda fit: fit.means("old", at={"bits": [2, 8]}, by="bits", pairs=True, response=True),
     ):
         tables = [ask(fit).table.select_dtypes("number") for fit in (ours, theirs)]
@@ -284,12 +283,6 @@ def test_a_matrix_of_contrasts_is_used_as_given(frames):
     assert list(unnamed.coefficients.index)[1:] == ["cond1", "cond2"]
     with pytest.raises(FrameError, match=r"need \(3, 2\)"):
         reading.fit(table, "gaze_ms ~ cond", contrasts={"cond": np.eye(3)})
-
-
-def test_tables_are_written_for_papers(frames):
-    found = fitted(frames, MODELS[6]).anova().to_latex()
-    assert found.count(r"\\") == 5 + 1  # the header, four terms, a note
-    assert r"cond:task & " in found and r"\toprule" in found
 
 
 def test_summaries_for_papers_have_their_digits_and_say_what_was_fitted(frames):

@@ -133,7 +133,7 @@ MODELS += [("simulated", f"te(length_chars, log_frequency) + {SLOPES}", "bits")]
 MODELS += [("simulated", terms, None) for terms in OTHERS]
 
 
-@pytest.mark.parametrize("method", ["REML", "ML"])
+@pytest.mark.parametrize("method", ["REML", pytest.param("ML", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("data", "terms", "model"), MODELS)
 def test_every_kind_of_term_agrees_with_gam_by_reml_and_by_ml(request, data, terms, model, method):
     frame, formula = request.getfixturevalue(data), f"gaze_ms ~ {terms}"

@@ -98,19 +98,6 @@ def test_terms_and_groups_whose_names_would_be_one_are_refused(frame):
         reading.fit(wide, "rt_ms ~ w + (1 | h:k)")
 
 
-LISTED = ["w:f", "f:q", "f:q:w", "w + w:f + v:q", "g:f + w", "poly(z, 2):f", "(w + v + f)^2"]
-
-
-@pytest.mark.parametrize("terms", [*LISTED, "1 + w", "w:old", "log(w^2) * scale(v)"])
-def test_fits_without_margins_equal_lm(terms, frame, in_lm):
-    ours, theirs = reading.fit(frame, f"rt_ms ~ {terms}"), in_lm(f"rt_ms ~ {terms}")
-    assert ours.loglik == pytest.approx(theirs["loglik"], abs=1e-7)
-    estimates = dict(zip(theirs["names"], theirs["estimate"], strict=True))
-    assert ours.coefficients["estimate"].to_dict() == pytest.approx(estimates, rel=1e-6, abs=1e-6)
-    whole = ours.predict(frame).head(30)
-    assert ours.predict(frame.head(30)).to_numpy() == pytest.approx(whole.to_numpy())
-
-
 @pytest.mark.filterwarnings("ignore:coefficients .* were dropped")
 @pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("terms", ["w:f", "f + q:w", "f:q", "f:q:w", "old/v"])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from command import refused, run
 
-from psychlm import corpora, data, irt, model_card
+from psychlm import corpora, data, model_card
 from psychlm.site import cards
 
 OPTIONS = ("--person", "ID", "--measure", "RT")
@@ -135,17 +135,6 @@ def test_the_card_of_raw_answers_finds_the_wrong_key_and_the_item_with_dif(tmp_p
     assert numbers["card.items_with_suspect_key"]["says"] == "q7"
     assert "q3 (sex)" in numbers["card.items_with_dif"]["says"]
     assert numbers["card.persons"]["value"] == 600 and numbers["card.items"]["value"] == 12
-
-
-@pytest.mark.exhaustive
-def test_the_card_of_ratings_compares_graded_models(tmp_path):
-    ratings = corpora.lalor2018_ratings().iloc[:300, :8]
-    ratings.rename_axis("person").to_csv(tmp_path / "ratings.csv")
-    chosen = list(ratings.columns[:7])
-    numbers = numbers_of(tmp_path, file=str(tmp_path / "ratings.csv"), items=chosen)
-    assert numbers["card.items"]["value"] == 7
-    expected = irt.fit(ratings[chosen], "graded", standard_errors=False).loglik
-    assert numbers["models.graded.loglik_nats"]["value"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_fetch_gets_what_a_model_card_reads_and_a_refusal_does_not_stop_it(study, monkeypatch):
