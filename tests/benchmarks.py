@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sized
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,20 @@ def measure(
     used = (time.process_time() - before) / (rounds + warmup_rounds)
     benchmark.extra_info |= {"cpu_seconds": used, "load": os.getloadavg()[0], **amounts}
     return result
+
+
+def forget_peak() -> None:
+    """Let the peak of this process's memory begin anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory_mb(kind: str) -> float:
+    """Return the resident memory, ``VmRSS``, or its peak since it was forgotten, ``VmHWM``.
+
+    ``ru_maxrss`` of a child process is at least the memory of the process that started it.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
 
 
 def r_function(package: str, code: str) -> Callable:

@@ -168,6 +168,8 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive  # half a minute; `make docs` builds the site as strictly
 def test_the_site_asks_nothing_of_the_network(site):
     # what a browser would fetch of its own accord when it opens a page
     tag = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*>")

@@ -157,7 +157,6 @@ def test_every_table_says_what_it_was_computed_with() -> None:
     assert index.notna().all(axis=None)
 
 
-# Which argument of a call is a model.
 def test_benchmarks_are_learned_from_their_own_training_sets(tmp_path, monkeypatch) -> None:
     """Archives of the registry's names, in the released layouts: dev is asked, train is learned."""
     layouts = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks import WORDS, answers_of, sweep, texts_of, train_lstms
+from benchmarks import WORDS, answers_of, forget_peak, memory_mb, sweep, texts_of, train_lstms
 
 from psychlm import irt, lm
 
@@ -59,20 +59,11 @@ JOBS = {
 }
 
 
-def memory_mb(kind):
-    """Return a process's resident memory, ``VmRSS``, or its peak since the last reset, ``VmHWM``.
-
-    ``ru_maxrss`` of a child process is at least the memory of the process that started it.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
-
-
 def measured(job, size):
     """Do a job of this size here, and return its processor seconds and memory."""
     work, smallest, unit = JOBS[job]
     work(smallest)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    forget_peak()
     before, begin = memory_mb("VmRSS"), time.process_time()
     work(size)
     seconds = time.process_time() - begin

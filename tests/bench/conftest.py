@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import forget_peak, memory_mb
 
-PROCESS = Path("/proc/self")
 FOLDER = Path(__file__).resolve().parents[2] / "reports" / "bench"
 
 
@@ -29,14 +29,12 @@ def own_environment() -> dict[str, str]:
 def _peak_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     """Record the most memory that this process holds during a benchmark, where Linux tells it."""
     benchmark = request.getfixturevalue("benchmark")
-    if not (PROCESS / "clear_refs").exists():
-        yield
-        return
-    (PROCESS / "clear_refs").write_text("5")  # the peak begins anew
+    on_linux = Path("/proc/self/clear_refs").exists()
+    if on_linux:
+        forget_peak()
     yield
-    lines = (PROCESS / "status").read_text().splitlines()
-    peak_kb = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-    benchmark.extra_info["peak_mb"] = round(peak_kb / 1024)
+    if on_linux:
+        benchmark.extra_info["peak_mb"] = round(memory_mb("VmHWM"))
 
 
 def machine(info: dict[str, Any]) -> dict[str, Any]:
