@@ -98,7 +98,7 @@ def test_texts_of_several_streams_and_of_ordinary_growth_are_read(tmp_path: Path
 
 @ON_LINUX
 def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
-    table = pd.DataFrame(np.random.default_rng(0).random((4000, 4000)) < 0.5).rename(columns=str)
+    table = pd.DataFrame(np.random.default_rng(0).random((20_000, 800)) < 0.5).rename(columns=str)
     table.insert(0, "person", [f"p{i}" for i in range(len(table))])
     table.to_parquet(tmp_path / "answers.parquet")
     arguments = ["irt", "fit", tmp_path / "answers.parquet", "--out", tmp_path / "fit.json"]
