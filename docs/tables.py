@@ -107,7 +107,9 @@ def readme(text: str, by_notebook: dict[str, dict[str, str]]) -> str:
 
 def results(reports: Path) -> str:
     """Return three tables: verdicts, numbers of the five papers, numbers of programs and cards."""
-    cells = site.printed_cells(site.gather_numbers(reports))
+    numbers = site.gather_numbers(reports)
+    own_fit = numbers.loc[numbers["key"] == "laverghetta2021.table3_n_equal.own", "value"].max()
+    cells = site.printed_cells(numbers)
     parts = cells["key"].str.split(".")
     cells = cells.assign(source=parts.str[0], part=parts.str[1].fillna(""))
     lines = ["## What the notebooks find", "", verdict_table(verdicts(reports)), ""]
@@ -120,8 +122,14 @@ def results(reports: Path) -> str:
             for source, group in by_paper
             if source in PAPERS
         ]
-        counted = "; ".join([f"{rows['agrees'].sum()} of {len(rows)} cells agree", *each])
-        lines += [f"## {str(column).capitalize()}", "", f"{counted}.", ""]
+        counted = "; ".join([f"{rows['agrees'].sum()} of {len(rows)} cells agree", *each]) + "."
+        by_ltm = rows.loc[rows["part"] == "table3_ltm", "agrees"]  # Laverghetta's Table 3
+        if len(by_ltm):
+            counted += f" {by_ltm.sum()} of the {len(by_ltm)} cells of\nLaverghetta's Table 3 "
+            counted += (
+                f"agree through stored difficulties of R's ltm, by our own fit {own_fit:.0f}."
+            )
+        lines += [f"## {str(column).capitalize()}", "", counted, ""]
         lines += ["| source | table | cells | agree | largest difference |"]
         lines += ["| --- | --- | ---: | ---: | ---: |"]
         for (source, part), group in rows.groupby(["source", "part"], sort=True):

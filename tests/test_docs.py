@@ -212,6 +212,21 @@ def test_the_readme_and_the_page_of_results_repeat_the_verdicts():
             assert TABLES["readme"](readme, {notebook: verdict}) == readme, "make results"
 
 
+def test_the_counts_of_the_page_of_results_are_the_sums_of_its_tables():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    verdicts, *parts = re.split(r"^## ", page, flags=re.MULTILINE)[2:]
+    counted = {}
+    for part in parts:
+        rows = re.findall(r"^\| .* \| (\d+) \| (\d+) \| [^|]* \|$", part, flags=re.MULTILINE)
+        said = re.search(r"^(\d+) of (\d+) cells agree", part, flags=re.MULTILINE)
+        sums = [sum(map(int, column)) for column in zip(*rows, strict=True)]
+        if said:
+            assert sums == [int(said[2]), int(said[1])], part.splitlines()[0]
+            counted[part.splitlines()[0]] = said.groups()
+    agree, cells = counted["Own data"]
+    assert f"Authors' data reproduce {agree} of {cells} printed numbers" in page
+
+
 @pytest.mark.parametrize(("page", "function"), [("speed", "speed"), ("on_a_cluster", "costs")])
 def test_tables_of_benchmarks_are_those_of_the_committed_reports(page, function):
     written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")

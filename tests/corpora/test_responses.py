@@ -151,6 +151,16 @@ def test_gold_labels_of_phrases_are_those_of_table_4_2() -> None:
         corpora.lalor2018("silver")  # type: ignore[arg-type]
 
 
+def test_117_of_the_treebanks_131_labels_are_the_majority_of_the_released_ratings() -> None:
+    """Recounted from the authors' file and the stored positivities, without the reader."""
+    ratings = pd.read_csv(data.path("lalor2018/response_patterns"), index_col="uuid")
+    treebank = data.published("socher2013.sentiment").set_index("phrase_id")["positivity"]
+    assert sorted(ratings.columns.astype(int)) == sorted(treebank.index)
+    majority = (ratings > 2).mean() > 0.5
+    equal = majority.to_numpy() == (treebank[ratings.columns.astype(int)] > 0.4).to_numpy()
+    assert (len(equal), equal.sum()) == (131, 117)
+
+
 def test_the_treebanks_labels_are_means_of_three_or_four_answers_on_25_points():
     """Socher et al. (2013): annotators move a slider of 25 points, so that a mean of three is a
     multiple of 1/72, of four of 1/96; a mistyped digit is not."""
