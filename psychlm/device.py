@@ -152,13 +152,6 @@ def free_bytes(device: torch.device, otherwise: int) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else otherwise
 
 
-def total_bytes(device: torch.device) -> int:
-    """Return the whole memory of a CUDA GPU."""
-    import torch
-
-    return torch.cuda.get_device_properties(device).total_memory
-
-
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed the generator of the CPU and that of a CUDA GPU, and restore them at the end.

@@ -136,14 +136,13 @@ def plant_fault(
     fault: str,
     rng: np.random.Generator,
     *,
-    n_choices: int = 4,
     like: object = None,
     members: Sequence | pd.Series | None = None,
 ) -> pd.DataFrame:
     """Return responses in which one item has a fault that ``irt.flag_items`` looks for.
 
     "wrong_key": right and wrong change places. "no_right_answer": everybody guesses, right once in
-    ``n_choices``. "two_right_answers": a right response is marked wrong half of the time.
+    four. "two_right_answers": a right response is marked wrong half of the time.
     "only_guessers": those who were wrong guess, the others are wrong. "near_duplicate": the
     responses to the item ``like``, of which one in twenty is turned. "drift": of ``members``
     (booleans by person), four in five wrong responses become right. Who was not asked the item
@@ -156,7 +155,7 @@ def plant_fault(
     if (fault, like) == ("near_duplicate", None) or (fault == "drift" and members is None):
         raise ValueError("fault 'near_duplicate' takes an item like=, and 'drift' members=")
     right = responses[item].to_numpy(float)
-    guess = (rng.random(len(right)) < 1 / n_choices).astype(float)
+    guess = (rng.random(len(right)) < 1 / 4).astype(float)
     if fault == "wrong_key":
         planted = 1 - right
     elif fault == "no_right_answer":

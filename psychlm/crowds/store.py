@@ -6,6 +6,7 @@ be trained in any order, on any machine, or left to a later run.
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from psychlm import data
@@ -22,7 +24,7 @@ from psychlm.cluster import progress_bar, run_pieces
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
 from psychlm.crowds.training import check_vocabulary, checked_answers, network_for, train
-from psychlm.device import torch_device, total_bytes
+from psychlm.device import torch_device
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -139,8 +141,11 @@ def train_crowd(
     # An eighth of all memory, not of what is free now, so that a later run makes the same chunks.
     memory_bytes = MEMORY_BYTES
     if client is None and (device := torch_device(options.get("device", "auto"))).type == "cuda":
-        memory_bytes = int(SHARE_OF_GPU * total_bytes(device))
-    step = models_at_once or models_that_fit(network, n_models, memory_bytes)
+        memory_bytes = int(SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
+    n_weights = sum(math.prod(shape) for shape in network.shapes().values())
+    fit = max(memory_bytes // (4 * COPIES * n_weights), 1)  # 4 bytes each
+    n_chunks = -(-n_models // fit)
+    step = models_at_once or -(-n_models // n_chunks)  # chunks of about equal size
     chunks = [members[start : start + step] for start in range(0, n_models, step)]
     done: dict[int, Chunk] = {}
     paths: list[Path] = []
@@ -189,11 +194,3 @@ def chunk_paths(folder: Path, task: dict[str, Any], chunks: Sequence[list[Member
     task_digest = data.digest(parts)
     names = [data.digest([task_digest, repr(chunk)])[:32] for chunk in chunks]
     return [folder / f"chunk-{name}.npz" for name in names]
-
-
-def models_that_fit(network: Network, n_models: int, memory_bytes: int) -> int:
-    """Return the members of a chunk whose weights, in all copies, take ``memory_bytes`` at most."""
-    n_weights = sum(int(np.prod(shape)) for shape in network.shapes().values())
-    fit = max(memory_bytes // (4 * COPIES * n_weights), 1)  # 4 bytes each
-    n_chunks = -(-n_models // fit)
-    return -(-n_models // n_chunks)  # chunks of about equal size

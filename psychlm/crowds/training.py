@@ -219,7 +219,9 @@ def train(
     wanted = wanted.expand(len(members), *wanted.shape[1:])  # a view: common targets stay one copy
     inputs = inputs.to(device)
     vocabulary = inputs.vocabulary if isinstance(inputs, Encoded) else None
-    lengths = lengths_that_count(network, inputs)
+    lengths = None
+    if isinstance(inputs, Encoded) and "lstm" in network.kind:  # the longest sets the time
+        lengths = torch.stack([n for _, n in inputs.segments]).amax(0).cpu().numpy()
     if development is not None:
         check_vocabulary(development[0], vocabulary)
         held_out = development[0].to(device)
@@ -241,6 +243,11 @@ def train(
         for name, value in optimiser.weights.items():
             best[name][members_kept] = value[rows_kept]
 
+    def log_probabilities() -> NDArray[np.float32]:
+        """Return those of the training set, the members sorted by their numbers."""
+        logits = predict_logits(network, optimiser.weights, inputs)
+        return logits.log_softmax(2).cpu().numpy()[np.argsort(active)]
+
     history = []
     for epoch in range(1, epochs + 1):
         if not len(active):
@@ -248,7 +255,7 @@ def train(
         # 1. Cut what this epoch trains on into batches; members with more batches come first.
         plan = EpochPlan()
         if epoch_callback is not None:
-            state = crowd_state(network, optimiser.weights, inputs, active)
+            state = CrowdState(np.sort(active), log_probabilities)
             plan = epoch_callback(epoch, state) or plan
         order, schedule, n_steps = schedule_epoch(
             members, active, plan, epoch, batch_size, len(inputs), lengths
@@ -312,13 +319,6 @@ def network_for(
     return network
 
 
-def lengths_that_count(network: Network, inputs: Inputs) -> NDArray[np.int64] | None:
-    """Return the lengths of an LSTM's texts: the longest of a batch decides how long it takes."""
-    if not isinstance(inputs, Encoded) or "lstm" not in network.kind:
-        return None
-    return torch.stack([n for _, n in inputs.segments]).amax(0).cpu().numpy()
-
-
 def train_epoch(
     network: Network,
     optimiser: LazyAdam,
@@ -347,18 +347,6 @@ def train_epoch(
             aims = nn.functional.one_hot(aims, network.classes).float()
         losses[:n] += train_step(network, optimiser, inputs, examples, aims, loss)
     return losses.cpu().numpy()
-
-
-def crowd_state(
-    network: Network, weights: Weights, inputs: Inputs, active: NDArray[np.int64]
-) -> CrowdState:
-    """Return what an ``epoch_callback`` learns: members by number, whatever their place."""
-
-    def log_probabilities() -> NDArray[np.float32]:
-        values = predict_logits(network, weights, inputs).log_softmax(2).cpu().numpy()
-        return values[np.argsort(active)]
-
-    return CrowdState(np.sort(active), log_probabilities)
 
 
 def schedule_epoch(

@@ -40,7 +40,7 @@ from psychlm.lm.forward import (
 )
 from psychlm.lm.prompts import Prompt, fill_prompts, outputs_of
 from psychlm.lm.scoring_requests import READINGS
-from psychlm.lm.tokens import UNKNOWN, Document, Tokens, tokenize
+from psychlm.lm.tokens import UNKNOWN, Document, Tokens, check_characters, tokenize
 
 SCHEME = 3  # raised whenever the cached scores of a question would change
 QUESTIONS_AT_ONCE = {"cpu": 256, "cuda": 4096}  # scored between two writes to the cache
@@ -169,22 +169,10 @@ def score_questions(
     bos: str | None = "auto",
     batch_tokens: int | None = None,
 ) -> list[Scores]:
-    """Return for each question the scores of its choices.
-
-    Raises
-    ------
-    ModelError
-        If the choices do not match a classifier's labels, a choice does not fit the model or
-        memory, the tokenizer cannot read a text, or a score is not a finite number; the message
-        names the item.
-    """
+    """Return for each question the scores of its choices; errors name the item."""
     for question in questions:
         texts = (question.prompt, question.hypothesis or "", *question.choices)
-        if any("\ud800" <= character <= "\udfff" for character in "".join(texts)):
-            raise ModelError(
-                f"item {question.item!r} holds half a character (a lone surrogate), which no "
-                "tokenizer reads; read its file as UTF-8 again, or leave the item out"
-            )
+        check_characters(f"item {question.item!r}", "".join(texts))
     if model.kind in HEADS:
         scores = _score_by_head(model, questions, batch_tokens)
     elif model.kind == "encoder-decoder":
@@ -269,22 +257,15 @@ def _score_by_head(
             texts.append((number, q.prompt, q.hypothesis))
         else:
             texts += [(number, context, choice) for choice in q.choices]
-    # Tokenise single texts and pairs apart: a tokenizer takes one kind in a call.
     cut = np.zeros(len(texts), dtype=bool)
     inputs: list[_Input] = []
-    for n_parts in (1, 2):
-        rows = [i for i, (_, _, second) in enumerate(texts) if (second is not None) == n_parts - 1]
-        if not rows:
-            continue
-        parts = [[texts[i][part] for i in rows] for part in range(1, 1 + n_parts)]
-        encoded = model.tokenizer(*parts, verbose=False)
-        cut[rows] = [len(ids) > model.context_tokens for ids in encoded["input_ids"]]
-        if cut[rows].any():
-            longest = {"truncation": "longest_first", "max_length": model.context_tokens}
-            encoded = model.tokenizer(*parts, **longest)
-        for i, row in enumerate(rows):
-            fields = {name: values[i] for name, values in encoded.items()}
-            inputs.append(_Input(row, questions[texts[row][0]].item, fields, []))
+    limit = {"truncation": "longest_first", "max_length": model.context_tokens}
+    for row, (number, text, second) in enumerate(texts):
+        fields = dict(model.tokenizer(text, second, verbose=False))
+        cut[row] = len(fields["input_ids"]) > model.context_tokens
+        if cut[row]:
+            fields = dict(model.tokenizer(text, second, **limit))
+        inputs.append(_Input(row, questions[number].item, fields, []))
 
     def logits(batch: list[_Input], tensors: dict[str, torch.Tensor]) -> NDArray:
         if not classifies:  # every choice as an item with one choice

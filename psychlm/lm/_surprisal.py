@@ -88,55 +88,44 @@ def surprisal(
     Parameters
     ----------
     words : DataFrame, str, iterable of str, or mapping
-        A words frame (``text_id``, ``word_id``, ``word``; optional ``space_before`` and
-        ``space_after``, else one space separates two words), in any order; or plain texts, which
-        :func:`psychlm.lm.words_of` splits.
+        A words frame (``text_id``, ``word_id``, ``word``; ``space_before`` and ``space_after``
+        unless one space separates two words); or texts, which :func:`psychlm.lm.words_of` splits.
     model : LanguageModel, str or Path
         What :func:`psychlm.lm.load` returns, or takes (on ``device``).
     unit : {"word", "token", "sentence"}
-        What a row of the result is: a word; a token of the model, without correction and not
-        cached; or a sentence (``sentence_id``, else ``text_id``), which has a sum also where its
-        words have no value each (a token joins two of them, or the tokenizer does not know a
-        character: ``reason`` says so).
+        Row of the result. Tokens have no correction and are not cached. A sentence
+        (``sentence_id``, else ``text_id``) has a sum also where its words have no value each.
     correction : {"pimentel-meister", None}
-        With tokenizers that mark beginnings of words (GPT-2, Llama, XLNet ...), move the
-        probability that a word ends from the token after it to the word itself, so that the
-        probabilities of all words sum to 1. None sums the surprisals of a word's tokens, as Hao et
-        al. (2020) do. Other tokenizers and masked models need none.
+        Move the probability that a word ends from the token after it to the word, so that the
+        probabilities of all words sum to 1 (tokenizers that mark beginnings of words; others need
+        none). None sums the surprisals of a word's tokens, as Hao et al. (2020) do.
     stride : int, optional
-        Longer texts are read in windows that advance by so many tokens at most, every word with at
-        least so many tokens before it. Half a window unless given.
+        Tokens by which the windows of a long text advance at most, and that stand before every
+        word at least. Half a window unless given.
     bos : str or None
-        Token before every text. ``"auto"``: the tokenizer's beginning-of-text token, else its
-        end-of-text token (``<|endoftext|>`` where these two mark the turns of a dialogue); None:
-        nothing, and then the first word has no value.
+        Token before every text. ``"auto"``: the tokenizer's for the beginning of a text, else for
+        its end; None: nothing, and then the first word has no value.
     context : int, optional
         Longest input in tokens, at least 3; the model's own unless given.
     temperature : float
-        Divides the logits. Liu, Škrjanec & Demberg (2024, *Temperature-scaling surprisal estimates
-        improve fit to human reading times*) report better predictions of reading times above 1.
+        Divides the logits (Liu, Škrjanec & Demberg 2024: above 1 it predicts reading times better).
     entropy, rank : bool
         Also return the entropy of the next-token distribution before the word (``entropy_bits``),
         and the rank of the word's first token in it (``rank``, 1 is the likeliest).
     clean : bool
-        First clean the texts, see :func:`psychlm.lm.tokens.prepare_words`; changes are counted in
-        ``.attrs["surprisal"]["cleaned"]``.
-    batch_tokens : int, optional
-        Most tokens in one batch; values do not depend on it.
-    cache : bool
-        Keep results of models with a known revision on disk, and take from there what is known.
-    progress : bool
-        Show a progress bar on standard error.
+        First clean the texts (:func:`psychlm.lm.tokens.prepare_words`) and count the changes.
+    device, batch_tokens : str or torch.device, and int
+        Where to compute, and most tokens in one batch; values do not depend on it.
+    cache, progress : bool
+        Keep results of models with a known revision on disk; show a bar on standard error.
 
     Returns
     -------
     DataFrame
-        ``word``, ``surprisal_bits``; ``entropy_bits`` and ``rank`` where asked; ``n_tokens``;
-        ``reason``, why a value is missing (else empty); ``text_id``, ``word_id``; then the other
-        columns of ``words``. ``.attrs["surprisal"]`` says how it was made. Of tokens: ``token``,
-        ``surprisal_bits``, ``word``, ``text_id`` and ``word_id`` in reading order. Of sentences:
-        ``surprisal_bits`` (sum), ``bits_per_word``, ``bits_per_token``, ``n_words``, ``n_tokens``,
-        ``reason``, ``text_id`` and ``sentence_id``.
+        ``word``, ``surprisal_bits``, ``n_tokens``, ``reason`` (why a value is missing, else empty),
+        and the columns of ``words``; of tokens ``token`` in place of the latter two; of sentences
+        the sum, ``bits_per_word``, ``bits_per_token``, ``n_words``, ``n_tokens`` and ``reason``.
+        ``.attrs["surprisal"]`` says how it was made, and what was cleaned.
 
     Raises
     ------

@@ -13,6 +13,7 @@ import sqlite3
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) 
     return digest([f"{SCHEME}\0{identity}\0{text}\0", b"" if places is None else places.tobytes()])
 
 
-class ResultStore:
+class ResultStore(AbstractContextManager["ResultStore"]):
     """The cache, open for one call (a context); a failure turns it off with a warning.
 
     If it is not ``on``, it holds nothing and keeps nothing.
@@ -120,9 +121,6 @@ class ResultStore:
                 )
         except UNUSABLE as error:
             self._give_up(error)
-
-    def __enter__(self) -> ResultStore:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._connection is not None:

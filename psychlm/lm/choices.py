@@ -172,30 +172,25 @@ def choice_logprobs(
         Score of a choice by a language model: the log-probability of its tokens; that divided by
         their number, or by its characters or UTF-8 bytes without white space around it
         (``acc_norm`` and ``acc_bytes`` of lm-evaluation-harness); or minus its log-probability
-        after a neutral prompt (Brown et al. 2020, section 2.4; Holtzman et al. 2021,
-        domain-conditional PMI). Classifiers and multiple-choice heads give one probability per
-        choice, which is not normalised further.
+        after a neutral prompt (Brown et al. 2020, section 2.4; Holtzman et al. 2021).
     prompt : str or Prompt
         How an item is put to a language model: see :func:`psychlm.lm.prompts.fill_prompts`.
     bos : str, optional
         Token before the prompt of a language model. ``"auto"``: the one that a causal model's
         tokenizer itself puts before a text, if any (as lm-evaluation-harness does), for other kinds
-        as in :func:`psychlm.lm.surprisal`. None: no token, except before an empty prompt, where
-        nothing else would predict the first token. An encoder-decoder (T5) takes ``"auto"`` only:
-        its decoder begins the choice with a token of its own.
+        as in :func:`psychlm.lm.surprisal`, and the only one of an encoder-decoder. None: no token,
+        except before an empty prompt, where nothing else would predict the first token.
     batch_tokens, cache, progress
         As in :func:`psychlm.lm.surprisal`.
 
     Returns
     -------
     DataFrame, index ``item``, columns 0 to most choices - 1
-        NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
-        ``normalise``, ``prompt``, ``bos``, and the items whose prompts were cut to fit the model
-        (``truncated``), whose choices hold characters that its tokenizer does not know
-        (``unknown``), which have two spaces before a choice (``spaced``), or whose prompt and
-        choice it joins in one token (``joined``: as in lm-evaluation-harness, such a choice has the
-        tokens of the whole text that follow those which the prompt has by itself). A warning counts
-        these items.
+        Nats; NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
+        ``normalise``, ``prompt``, ``bos``, and the items that a warning counts: prompts cut to fit
+        the model (``truncated``), choices with characters that its tokenizer does not know
+        (``unknown``), two spaces before a choice (``spaced``), prompt and choice joined in one
+        token (``joined``: the choice has the tokens after those of the prompt by itself).
 
     Raises
     ------

@@ -79,7 +79,11 @@ def left_to_right(
     targets = np.append(ids, NO_TARGET)
     source = ids if ahead else np.append(ids, special.blank)
     for begin, low, high in _windows(word, special, ahead):
-        read, n_start = _add_start(source[begin : high - ahead], special, begin)
+        read = source[begin : high - ahead]
+        n_start = 0
+        if special.start is not None and (begin == 0 or special.every_window):
+            read = np.append(special.start, read)
+            n_start = 1
         wanted = np.arange(low, high)
         position = wanted - begin - ahead + n_start
         # a first token without a start token before it is predicted by nothing
@@ -92,13 +96,6 @@ def left_to_right(
 # token's own position, which it knows though it does not see the token; for the row after the last
 # token ``special.blank`` stands there.
 any_order = partial(left_to_right, ahead=0)
-
-
-def _add_start(read: Ints, special: SpecialTokens, begin: int) -> tuple[Ints, int]:
-    """Return the tokens of a window after its start token, if any, and how many that adds."""
-    if special.start is None or (begin > 0 and not special.every_window):
-        return read, 0
-    return np.append(special.start, read), 1
 
 
 def _windows(word: Ints, special: SpecialTokens, ahead: int) -> Iterator[tuple[int, int, int]]:

@@ -9,7 +9,6 @@ is lost between the words.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -98,7 +97,7 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
     for text_id, text in texts.items():
         if not isinstance(text, str):
             raise FrameError(f"text {text_id!r} is a {type(text).__name__}, not a str")
-        _check_characters(text_id, text)
+        check_characters(f"text {str(text_id)!r}", text)
         before = re.match(rf"[\s{BYTE_ORDER_MARK}]*", text)[0]  # type: ignore[index]
         pieces = re.findall(r"(\S+)(\s*)", text[len(before) :])
         if not pieces:
@@ -111,13 +110,13 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["text_id", "word_id", "word", "space_before", "space_after"])
 
 
-def _check_characters(text_id: Any, text: str) -> None:
+def check_characters(name: str, text: str) -> None:
     """Refuse a text with half a character (a lone surrogate), which no tokenizer reads."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise FrameError(
-            f"text {str(text_id)!r} holds half a character (a lone surrogate) after "
+            f"{name} holds half a character (a lone surrogate) after "
             f"{text[max(0, error.start - 20) : error.start]!r}; read its file as UTF-8 again"
         ) from None
 
@@ -145,7 +144,7 @@ def prepare_words(
         )
     ordered = ordered.sort_values(["text_id", "word_id"], kind="stable")
     for text_id, word in zip(ordered["text_id"], ordered["word"], strict=True):
-        _check_characters(text_id, word)
+        check_characters(f"text {text_id!r}", word)
     long = ordered.loc[ordered["word"].str.len() > LONGEST_WORD]
     if len(long):
         raise FrameError(
@@ -183,7 +182,8 @@ def prepare_words(
     # What stands after a word and before the next is one run of white space; edges of texts go.
     gap = (after + before.shift(-1, fill_value="")).where(~is_last, "")
     edges = pd.concat([before[is_first], after[is_last]])
-    one_gap = gap.map({run: _clean_gap(run) for run in gap.unique()})
+    # One space, or two line feeds for a blank line.
+    one_gap = gap.mask(gap.ne(""), " ").mask(gap.str.count("\r\n|\r|\n") > 1, "\n\n")
     marked = word.str.contains(BYTE_ORDER_MARK)
     changes = {
         "byte_order_marks": marked.sum() + edges.str.contains(BYTE_ORDER_MARK).sum(),
@@ -194,14 +194,6 @@ def prepare_words(
     }
     columns = {"word": composed, "space_before": "", "space_after": one_gap}
     return ordered.assign(**columns), {name: int(n) for name, n in changes.items()}
-
-
-def _clean_gap(gap: str) -> str:
-    """Return one space for a run of white space, two line feeds for a blank line."""
-    line_feeds = gap.replace("\r\n", "\n").replace("\r", "\n").count("\n")
-    if line_feeds > 1:
-        return "\n\n"
-    return " " if gap else ""
 
 
 def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> pd.Series:
@@ -332,28 +324,10 @@ def _begins_with_space(tokenizer: Any, n_tokens: int) -> NDArray[np.bool_] | Non
     """Return what :func:`begins_with_space` does, once for a tokenizer of so many tokens."""
     if not getattr(tokenizer, "is_fast", False):
         return None
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
-    kinds = json.dumps(decoder, ensure_ascii=False)
-    pieces = tokenizer.convert_ids_to_tokens(range(n_tokens))
-    if '"ByteLevel"' in kinds:
-        byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-
-        def first_character(piece: str) -> str:
-            spelled = bytes(byte_of.get(character, ord("?")) for character in piece[:4])
-            decoded = (spelled[:n].decode("utf-8", "ignore") for n in range(1, 5))
-            return next((text for text in decoded if text), "")
-
-    elif '"Metaspace"' in kinds or "▁" in kinds:
-
-        def first_character(piece: str) -> str:
-            if piece.startswith("<0x") and piece.endswith(">"):  # a byte, such as <0x0A>
-                return chr(int(piece[3:5], 16))
-            return piece[:1].replace("▁", " ")
-
-    else:
+    decoder = tokenizer.backend_tokenizer.decoder
+    if not any(mark in str(decoder) for mark in ("ByteLevel", "Metaspace", "▁")):
         return None
-    return np.array(
-        [piece is not None and first_character(piece)[:1].isspace() for piece in pieces]
-    )
+    # The first piece of a text may lose its space, so each is decoded behind a letter.
+    pieces = tokenizer.convert_ids_to_tokens(range(n_tokens))
+    decoded = ["a" if piece is None else decoder.decode(["a", piece]) for piece in pieces]
+    return np.array([text[1:2].isspace() for text in decoded])

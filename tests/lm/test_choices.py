@@ -332,7 +332,7 @@ def test_malformed_scores_and_answers_are_refused_with_the_reason(rows, index, a
 @pytest.mark.parametrize(
     ("changes", "options", "error", "says"),
     [
-        ({"prompt": ["half \ud800"] * 4}, {}, ModelError, r"item 1\d holds half a character"),
+        ({"prompt": ["half \ud800"] * 4}, {}, FrameError, r"item 1\d holds half a character"),
         ({"choices": [["one"]] * 4}, {}, FrameError, r"items \[11, 12, 13, 14\]"),
         ({"choices": ["a or b"] * 4}, {}, FrameError, r"items \[11, 12, 13, 14\]"),
         ({"answer": [7] * 4}, {}, FrameError, "answer"),
