@@ -61,7 +61,6 @@ def text(
     columns: str | Sequence[str] | Mapping[str, str] = "surprisal_bits",
     *,
     one_scale: bool = True,
-    title: str = "",
 ) -> ShadedText:
     """Show a text, its words shaded by a column of numbers; several columns stand side by side.
 
@@ -77,8 +76,6 @@ def text(
         Columns of numbers, or these with what is written above: ``{"gpt2": "GPT-2 (bits)"}``.
     one_scale : bool
         Whether the columns share their shades, as two models should; not if their units differ.
-    title : str
-        The title of the page.
 
     Examples
     --------
@@ -88,61 +85,44 @@ def text(
     True
     """
     names = [columns] if isinstance(columns, str) else list(columns)
-    labels = (
-        dict(columns) if isinstance(columns, Mapping) else {n: _formatting.label(n) for n in names}
-    )
+    labels = columns if isinstance(columns, Mapping) else {n: _formatting.label(n) for n in names}
     absent = [name for name in names if name not in words]
     if absent or not names:
         raise FrameError(f"no columns {absent} to shade words by; there are {list(words.columns)}")
     words = frames.check_words(words, whole_texts=False)
-    numbers = words[names].to_numpy(np.float64)
-    if not np.isfinite(numbers).any(axis=0).all():
+    numbers = words[names].astype(float)
+    known = numbers.where(np.isfinite(numbers))
+    if known.isna().all().any():
         raise FrameError(f"one of the columns {names} holds no number")
-    known = np.where(np.isfinite(numbers), numbers, np.nan)
-    low = np.minimum(np.nanmin(known, axis=0), 0)
-    high = np.maximum(np.nanquantile(known, 0.99, axis=0), low + 1e-12)
+    low = known.min().clip(upper=0)
+    high = known.quantile(0.99).clip(lower=low + 1e-12)
     if one_scale:
         low[:] = low.min()
         high[:] = high.max()
-
-    def shade(value: float, column: int) -> str:
-        if not np.isfinite(value):
-            return "none"
-        share = np.clip((value - low[column]) / (high[column] - low[column]), 0, 1)
-        return f"shade{round(share * (N_SHADES - 1))}"
-
-    hover = [
-        html.escape(
-            f"{word}: "
-            + "; ".join(
-                f"{labels[name]} {_formatting.number(float(x), '.2f')}"
-                for name, x in zip(names, row, strict=True)
-            ),
-            quote=True,
-        )
-        for word, row in zip(words["word"], numbers, strict=True)
-    ]
-    # Without columns of spaces one space stands between words.
-    spaces = {"space_before": "", "space_after": " "}
-    around = [words.get(name, pd.Series(d, words.index)).fillna(d) for name, d in spaces.items()]
+    shades = ((known - low) / (high - low)).clip(0, 1) * (N_SHADES - 1)
+    hover = words["word"].astype(str) + ":"
+    for name in names:
+        values = numbers[name].map(lambda value: _formatting.number(value, ".2f"))
+        hover += f"{';' * (name != names[0])} {labels[name]} " + values
+    # without columns of spaces one space stands between words
+    before = words["space_before"].fillna("") if "space_before" in words else ""
+    after = words["space_after"].fillna(" ") if "space_after" in words else " "
     panels = []
-    for i, name in enumerate(names):
-        lines = []
-        for text_id, places in words.groupby("text_id", sort=False).indices.items():
-            spans = []
-            for place in places:
-                kind = shade(numbers[place, i], i)
-                word = html.escape(str(words["word"].iloc[place]))
-                marked = f'<span class="{kind}" title="{hover[place]}">{word}</span>'
-                spans.append(f"{around[0].iloc[place]}{marked}{around[1].iloc[place]}")
-            heading = f"<h3>{html.escape(str(text_id))}</h3>" * (words["text_id"].nunique() > 1)
-            lines.append(f"{heading}<p>{''.join(spans)}</p>")
+    for name in names:
+        kinds = shades[name].map(lambda shade: f"shade{round(shade)}", "ignore").fillna("none")
+        spans = before + '<span class="' + kinds + '" title="' + hover.map(html.escape)
+        spans += '">' + words["word"].map(html.escape) + "</span>" + after
+        texts = spans.groupby(words["text_id"], sort=False).agg("".join)
+        paragraphs = [
+            f"<h3>{html.escape(text_id)}</h3>" * (len(texts) > 1) + f"<p>{paragraph}</p>"
+            for text_id, paragraph in texts.items()
+        ]
         steps = "".join(
-            f'<span class="{shade(x, i)}">{_formatting.number(float(x), ".1f")}</span>'
-            for x in np.linspace(low[i], high[i], 5)
+            f'<span class="shade{round(share * (N_SHADES - 1))}">'
+            f"{_formatting.number(low[name] + share * (high[name] - low[name]), '.1f')}</span>"
+            for share in np.linspace(0, 1, 5)
         )
         scale = f'<p class="scale">{html.escape(labels[name])}: {steps}</p>'
-        panels.append(f"<div>{scale}{''.join(lines)}</div>")
-    heading = f"<h2>{html.escape(title)}</h2>" if title else ""
-    body = f'<div class="shaded">{heading}<div class="columns">{"".join(panels)}</div></div>'
-    return ShadedText(body, title or ", ".join(labels.values()))
+        panels.append(f"<div>{scale}{''.join(paragraphs)}</div>")
+    body = f'<div class="shaded"><div class="columns">{"".join(panels)}</div></div>'
+    return ShadedText(body, ", ".join(labels.values()))

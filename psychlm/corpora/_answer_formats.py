@@ -132,7 +132,7 @@ def _moodle(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     is_average = cells[second].isna() & (cells.index == cells.index[-1])
     notes = [f"row {name!r} is no person" for name in cells.loc[is_average, first]]
     table = cells[~is_average].reset_index(drop=True)
-    person = find(table, ADDRESS)
+    person = find(table, ADDRESS.split())
     if not person or table[person].isna().any():
         person = "person"
         table[person] = table[[first, second]].fillna("").agg(" ".join, axis=1)
@@ -158,9 +158,9 @@ def _has(pattern: str) -> Callable[[pd.DataFrame], bool]:
     return lambda cells: any(re.fullmatch(pattern, name) for name in cells)
 
 
-def _is_long(cells: pd.DataFrame) -> bool:
-    """Return whether there are a person, an item and a grade under usual names."""
-    return all(find(cells, names_of(role)) for role in ("person", "item", "answer"))
+def _is_stamped(cells: pd.DataFrame) -> bool:
+    """Return whether the first column is one of time stamps."""
+    return plain(cells.columns[0]) in TIMESTAMP.split()
 
 
 def names_of(role: str) -> list[str]:
@@ -169,9 +169,9 @@ def names_of(role: str) -> list[str]:
     return [*models, *USUAL[role].split()]
 
 
-ADDRESS = ("person", "*mail*", "*correo*", "*courriel*")
+ADDRESS = "person *mail* *correo* *courriel*"
 TOTAL = r"[^\d/]+/\s*[\d.,]+"  # Moodle's "Grade/10.00"
-TIMESTAMP = "timestamp zeitstempel horodateur marcatemporal".split()
+TIMESTAMP = "timestamp zeitstempel horodateur marcatemporal"
 QUALTRICS = (
     "StartDate EndDate Status IPAddress Progress Finished RecordedDate ExternalReference "
     "Recipient* LocationL* DistributionChannel UserLanguage Duration* *_DO *_DO_* *Click "
@@ -181,81 +181,80 @@ FORMATS = [
     Format(
         "SurveyMonkey",
         "`Respondent ID`, `Collector ID`; parts of questions stand in the second row",
-        ("Respondent ID", "Collector ID"),
+        "RespondentID CollectorID",
         {
-            "person": ("Respondent ID",),
-            "session": ("Collector ID", "Start Date", "End Date", "IP Address", "Email Address")
-            + ("First Name", "Last Name", "Custom Data 1"),
+            "person": "RespondentID",
+            "session": "CollectorID StartDate EndDate IPAddress EmailAddress FirstName LastName "
+            "CustomData1",
         },
         prepare=_survey_monkey,
     ),
     Format(
         "Qualtrics",
         'a row of `{"ImportId": ...}` under the header',
-        columns={"person": ("ResponseId",), "session": (*QUALTRICS.split(),)},
+        columns={"person": "ResponseId", "session": QUALTRICS},
         is_it=lambda cells: any("ImportId" in str(one) for one in cells.head(2).to_numpy().flat),
         prepare=_qualtrics,
     ),
     Format(
         "Canvas Student Analysis",
         "`name, id, ..., attempt`, `10101: Question`, its points",
-        ("name", "id", "attempt", "[0-9]*: *"),
-        {"person": ("id",), "group": ("section",), "repeat": ("attempt",), "session": ("*",)},
+        "name id attempt [0-9]*:?*",
+        {"person": "id", "group": "section", "repeat": "attempt", "session": "*"},
     ),
     Format(
         "Gradescope",
         "`SID`, `1: Question (1.0 pts)`",
-        ("SID", "[0-9]*: *pts)"),
-        {"person": ("SID", "Email"), "group": ("Sections",), "session": ("*",)},
+        "SID [0-9]*:?*pts)",
+        {"person": "SID Email", "group": "Sections", "session": "*"},
     ),
     Format(
         "Moodle grades",
         "`Grade/10.00`, `Q. 1 /1.00`, in any language",
-        columns={"person": ADDRESS, "repeat": ("attempt",), "session": ("*",)},
+        columns={"person": ADDRESS, "repeat": "attempt", "session": "*"},
         is_it=lambda cells: _has(TOTAL)(cells) and _has(NAMED_POINTS.pattern)(cells),
         prepare=_moodle,
     ),
     Format(
         "Moodle responses",
         "`Grade/10.00`, `Response 1` (`Right answer 1`)",
-        columns={"person": ADDRESS, "repeat": ("attempt",), "session": ("*",)},
+        columns={"person": ADDRESS, "repeat": "attempt", "session": "*"},
         is_it=lambda cells: _has(TOTAL)(cells) and bool(_responses(cells)),
         prepare=_moodle,
     ),
     Format(
         "ZipGrade",
         "`Stu1, PriKey1, Points1, Mark1`",
-        ("Stu1", "PriKey1"),
-        {"person": ("ZipGradeID", "StudentID", "ExternalId"), "group": ("ClassName",)}
-        | {"session": ("*",)},
+        "Stu1 PriKey1",
+        {"person": "ZipGradeID StudentID ExternalId", "group": "ClassName", "session": "*"},
     ),
     Format(
         "Blackboard",
         "`Question ID 1, Question 1, Answer 1, Possible Points 1, Auto Score 1`",
-        ("Username", "Answer 1", "Possible Points 1"),
-        {"person": ("Username",), "session": ("*",)},
+        "Username Answer1 PossiblePoints1",
+        {"person": "Username", "session": "*"},
     ),
     Format(
         "Google Forms quiz",
         "a time stamp first, `Question [Score]`",
         columns={
-            "person": ("Email Address", "Username", "Email"),
-            "session": ("Score", "Total score", "*[[]Score]", "*[[]Feedback]", *TIMESTAMP),
+            "person": "EmailAddress Username Email",
+            "session": f"Score TotalScore *[[]Score] *[[]Feedback] {TIMESTAMP}",
         },
-        is_it=lambda cells: plain(cells.columns[0]) in TIMESTAMP and _has(r".*\[Score\]")(cells),
+        is_it=lambda cells: _is_stamped(cells) and _has(r".*\[Score\]")(cells),
     ),
     Format(
         "Google Forms",
         "a time stamp first",
-        columns={"person": ("Email Address", "Username", "Email"), "session": (*TIMESTAMP,)},
-        is_it=lambda cells: plain(cells.columns[0]) in TIMESTAMP,
+        columns={"person": "EmailAddress Username Email", "session": TIMESTAMP},
+        is_it=_is_stamped,
     ),
     Format(
         LONG,
         "columns for persons, items and answers (`correct, score, resp` ...), as of the Item "
         "Response Warehouse; what is the same in all rows of a person is a group; `repeat`, "
         "`wave`, `rater` ... number repeats",
-        is_it=_is_long,
+        is_it=lambda cells: all(find(cells, names_of(n)) for n in ("person", "item", "answer")),
     ),
     Format(
         "table of items with persons in its columns",
@@ -278,24 +277,21 @@ def shape_of(cells: pd.DataFrame, wide_items: bool) -> Shape:
     twice = cells
     cells = unique_columns(cells, number=True)
 
-    def is_of(form: Format) -> bool:
-        return form.is_it(cells) if form.is_it else all(find(cells, [n]) for n in form.needs)
-
-    form = next(f for f in FORMATS if not (f.name == LONG and wide_items) and is_of(f))
+    form = next(f for f in FORMATS if not (f.name == LONG and wide_items) and f.fits(cells))
     table, notes = form.prepare(cells) if form.prepare else (cells, [])
     shape = Shape(table, form.name, notes=notes)
     if not form.columns:
         unique_columns(twice)
         return shape
-    shape.person = find(table, form.columns["person"]) or None
-    shape.repeat = find(table, form.columns.get("repeat", ())) or None
-    shape.groups = [n for n in [find(table, form.columns.get("group", ()))] if n]
+    shape.person = find(table, form.own_names("person")) or None
+    shape.repeat = find(table, form.own_names("repeat")) or None
+    shape.groups = [name for name in [find(table, form.own_names("group"))] if name]
     used: set[str] = set()
     graded = _graded(table, used)
     known = list(graded) or (_responses(table) if "responses" in form.name else [])
     shape.items = known or None
     shape.table = table.assign(**graded)
     roles = {*known, shape.person, shape.repeat, *shape.groups}
-    of_session = [n for n in table if find(table[[n]], form.columns["session"])]
+    of_session = [n for n in table if find(table[[n]], form.own_names("session"))]
     shape.no_items = [n for n in table if n not in roles and (n in used or n in of_session)]
     return shape

@@ -60,14 +60,15 @@ OF_OTHER_SHAPE = (KeyError, TypeError, AttributeError, NotImplementedError)
 class Format:
     """How files of a program are recognised, and which of their columns are what.
 
-    Names of columns may hold ``*``; several that are joined stand with ``+``. Blanks, marks and
-    case do not matter. What a format does not name is looked for among the usual names.
+    Names of columns stand in one text, the likeliest first, written without their blanks; marks and
+    case do not matter, ``*`` stands for any letters, and ``+`` joins several. What a format does
+    not name is looked for among the usual names.
     """
 
     name: str
     recognised_by: str  # in words, for the guides
-    needs: tuple[str, ...] = ()  # columns, or keys of a log, that each of its files has
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by role
+    needs: str = ""  # columns, or keys of a log, that each of its files has
+    columns: Mapping[str, str] = field(default_factory=dict)  # by role
     never: str = ""  # what is not guessed, for the guides
     is_it: Callable[[pd.DataFrame], bool] | None = None  # where needs do not tell
     prepare: Callable[..., tuple[pd.DataFrame, list[str]]] | None = None  # its rows, and notes
@@ -75,9 +76,17 @@ class Format:
     times: Mapping[str, str] = field(default_factory=dict)  # columns of times: our names
     unit_ms: float = 1.0
 
-    def names(self, role: str) -> tuple[str, ...]:
+    def own_names(self, role: str) -> list[str]:
+        """Return the names that the column of a role has in files of this program."""
+        return self.columns.get(role, "").split()
+
+    def names(self, role: str) -> list[str]:
         """Return the names that the column of a role may have, the likeliest first."""
-        return (*self.columns.get(role, ()), *USUAL.get(role, "").split())
+        return self.own_names(role) + USUAL.get(role, "").split()
+
+    def fits(self, rows: pd.DataFrame) -> bool:
+        """Return whether rows are those of a file of this program."""
+        return self.is_it(rows) if self.is_it else all(find(rows, [n]) for n in self.needs.split())
 
 
 def plain(name: object) -> str:

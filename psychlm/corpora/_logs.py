@@ -35,9 +35,14 @@ GRADE_NAMES = re.compile(r"match|acc|correct|pass|equal|score|em\b|mc1|grade", r
 Row = dict[str, Any]
 
 
+def most_bytes(n_compressed: int) -> int:
+    """Return how many bytes a compressed text may become."""
+    return max(LARGE_MEMBER, MOST_GROWTH * n_compressed)
+
+
 def check_growth(file: Path, n_bytes: int, n_compressed: int) -> None:
     """Refuse a compressed text that grows as no text does."""
-    if n_bytes > LARGE_MEMBER and n_bytes > MOST_GROWTH * n_compressed:
+    if n_bytes > most_bytes(n_compressed):
         raise ValueError(
             f"{file} holds {n_compressed / 1e6:.1f} MB that become more than "
             f"{min(n_bytes, 2**40) / 1e6:.0f} MB, which no text does; check where it is from, and "
@@ -152,27 +157,27 @@ FORMATS = [
     Format(
         "Inspect",
         "`.eval` (also with Zstandard, or of a crashed run), or `.json`",
-        ("eval", "samples"),
+        "eval samples",
         answers=_inspect,
     ),
     Format(
         "HELM",
         "`per_instance_stats.json` beside `run_spec.json`",
-        ("instance_id", "stats"),
+        "instance_id stats",
         answers=_helm,
         never="Reads perturbed instances.",
     ),
     Format(
         "every eval ever",
         "`.jsonl` with model_id, sample_id, evaluation",
-        ("model_id", "sample_id", "evaluation"),
+        "model_id sample_id evaluation",
         answers=_every_eval_ever,
     ),
     Format(
         "lm-evaluation-harness",
         "`samples_<task>_<date>.jsonl` in a folder for each model; "
         "`results_<date>.json` tells shots and chat template",
-        ("doc_id",),
+        "doc_id",
         answers=_harness,
     ),
 ]
@@ -213,7 +218,7 @@ def _format_of(record: Any) -> Format | None:
     keys = set(record) if isinstance(record, dict) else set()
     if "responses" in keys:  # py-irt's lines may have a key doc_id
         return None
-    return next((form for form in FORMATS if keys >= set(form.needs)), None)
+    return next((form for form in FORMATS if keys.issuperset(form.needs.split())), None)
 
 
 def _rows(file: Path, left_out: Counter) -> list[Row] | None:

@@ -85,23 +85,20 @@ def _readers_in_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return long, [f"columns {', '.join(readers)} are readers, and their numbers reading times"]
 
 
-_JSPSYCH = ("subject_id", "subject", "participant_id", "participant", "PROLIFIC_PID")
-_ADDRESS = "MD5 hash of participant's IP address"
+_JSPSYCH = "subject_id subject participant_id participant prolific_pid"
+_ADDRESS = "MD5HashOfParticipantsIPAddress"
 FORMATS = [
     Format(
         "Ibex or PCIbex",
         "first line a comment; comments number columns: `# 1. Results reception time.`",
-        (_ADDRESS, "Reading time"),
+        f"{_ADDRESS} ReadingTime",
         {
-            "person": (
-                f"Results reception time+{_ADDRESS}",
-                f"Time results were received+{_ADDRESS}",
-            ),
-            "text": ("Sentence (or sentence MD5)",),
-            "word_number": ("Word number",),
-            "word": ("Word",),
-            "label": ("Label", "Type"),
-            "correct": (GRADE,),
+            "person": f"ResultsReceptionTime+{_ADDRESS} TimeResultsWereReceived+{_ADDRESS}",
+            "text": "SentenceOrSentenceMD5",
+            "word_number": "WordNumber",
+            "word": "Word",
+            "label": "Label Type",
+            "correct": "".join(GRADE.split()),
         },
         times={"Reading time": "self_paced_ms"},
         never="Quotes: lines are split at commas, then `%2C` is a comma. A reader is an "
@@ -110,11 +107,11 @@ FORMATS = [
     Format(
         "jsPsych, plug-in 2",
         "columns `spr_words`, `spr_rts` (lists as JSON), in CSV or JSON",
-        ("spr_words", "spr_rts"),
+        "spr_words spr_rts",
         {
             "person": _JSPSYCH,
-            "text": ("item_id", "item", "sentence_id", "spr_sentence"),
-            "word": ("spr_words",),
+            "text": "item_id item sentence_id spr_sentence",
+            "word": "spr_words",
         },
         times={"spr_rts": "self_paced_ms"},
         never="Numbers words: they count in their list.",
@@ -122,20 +119,20 @@ FORMATS = [
     Format(
         "jsPsych, plug-in 1",
         "a column `rt_word`, in CSV or JSON",
-        ("rt_word",),
+        "rt_word",
         {
             "person": _JSPSYCH,
-            "text": ("item_id", "item", "sentence_id", "sentence"),
-            "word_number": ("word_number",),
-            "word": ("word",),
+            "text": "item_id item sentence_id sentence",
+            "word_number": "word_number",
+            "word": "word",
         },
         times={"rt_word": "self_paced_ms"},
     ),
     Format(
         "jsPsych, a trial for each word",
         "columns `trial_type`, `stimulus`, `rt`, in CSV or JSON",
-        ("trial_type", "stimulus", "rt"),
-        {"person": _JSPSYCH, "word": ("word",)},
+        "trial_type stimulus rt",
+        {"person": _JSPSYCH, "word": "word"},
         times={"rt": "self_paced_ms"},
         never="Keeps tags of HTML. A stimulus of several words is no word.",
         prepare=_stimuli,
@@ -143,20 +140,20 @@ FORMATS = [
     Format(
         "Gorilla",
         "columns `Participant Private ID`, `Reaction Time`",
-        ("Participant Private ID", "Reaction Time"),
-        {"person": ("Participant Private ID",), "label": ("display", "condition")},
+        "ParticipantPrivateID ReactionTime",
+        {"person": "ParticipantPrivateID", "label": "display condition"},
         times={"Reaction Time": "self_paced_ms"},
         never="Numbers words: they count in their trial. Rows without a word may be questions.",
     ),
     Format(
         "EyeLink",
         "columns `IA_ID`, `IA_LABEL` (an interest area report)",
-        ("IA_ID", "IA_LABEL"),
+        "IA_ID IA_LABEL",
         {
-            "person": ("RECORDING_SESSION_LABEL", "DATA_FILE"),
-            "text": ("item", "itemid", "sentence_id", "text_id", "trial_id", "TRIAL_INDEX"),
-            "word_number": ("IA_ID",),
-            "word": ("IA_LABEL",),
+            "person": "RECORDING_SESSION_LABEL DATA_FILE",
+            "text": "item itemid sentence_id text_id trial_id TRIAL_INDEX",
+            "word_number": "IA_ID",
+            "word": "IA_LABEL",
         },
         times=EYELINK,
         never="Empties cells: `.` is missing, but as a word. First-pass times are read "
@@ -166,8 +163,8 @@ FORMATS = [
     Format(
         "PsychoPy",
         "columns `expName` and `*.rt`",
-        ("expName", "*.rt"),
-        {"person": ("participant",), "correct": ("*.corr",)},
+        "expName *.rt",
+        {"person": "participant", "correct": "*.corr"},
         times={"*.rt": "self_paced_ms"},
         never="Writes ms: its times are seconds.",
         unit_ms=1000.0,
@@ -175,29 +172,29 @@ FORMATS = [
     Format(
         "E-Prime",
         "columns `ExperimentName` and `*.RT` (E-DataAid: export as text; or merged)",
-        ("ExperimentName", "*.RT"),
-        {"person": ("Subject",), "correct": ("*question*.ACC", "*.ACC")},
+        "ExperimentName *.RT",
+        {"person": "Subject", "correct": "*question*.ACC *.ACC"},
         times={"*word*.RT": "self_paced_ms", "*.RT": "self_paced_ms"},
     ),
     Format(
         "OpenSesame",
         "columns `subject_nr` and `response_time*`",
-        ("subject_nr", "response_time*"),
-        {"person": ("subject_nr",), "correct": ("correct_*question*", "correct")},
+        "subject_nr response_time*",
+        {"person": "subject_nr", "correct": "correct_*question* correct"},
         times={"response_time": "self_paced_ms", "response_time_*": "self_paced_ms"},
         never='Doubles marks: `\\"` in a quoted cell is one.',
     ),
     Format(
         "Linger",
         "no header: person, experiment, item, condition, position, word, ..., time",
-        ("subj", "expt", "linger_rt"),
+        "subj expt linger_rt",
         {
-            "person": ("subj",),
-            "text": ("expt+item+cond",),
-            "word_number": ("pos",),
-            "word": ("word",),
-            "label": ("expt",),
-            "correct": ("correct",),
+            "person": "subj",
+            "text": "expt+item+cond",
+            "word_number": "pos",
+            "word": "word",
+            "label": "expt",
+            "correct": "correct",
         },
         times={"linger_rt": "self_paced_ms"},
         never="Quotes: blanks separate cells. Position `?` is a question.",
@@ -205,13 +202,8 @@ FORMATS = [
     Format(
         "psychlm",
         "columns `subject`, `text_id`, `word_id`, `word`, `*_ms`",
-        ("subject", "text_id", "word_id", "word", "*_ms"),
-        {
-            "person": ("subject",),
-            "text": ("text_id",),
-            "word_number": ("word_id",),
-            "word": ("word",),
-        },
+        "subject text_id word_id word *_ms",
+        {"person": "subject", "text": "text_id", "word_number": "word_id", "word": "word"},
     ),
     Format(
         "a laboratory's table",
@@ -248,7 +240,7 @@ def read_rows(path: Path, encoding: str | None) -> tuple[Format, pd.DataFrame, l
         rows = _sniff.unique_columns(table.cells)
         if rows.empty:
             raise FrameError(f"{path} has the columns {', '.join(rows.columns)}, and no rows")
-    form = next(f for f in FORMATS if all(find(rows, [name]) for name in f.needs))
+    form = next(form for form in FORMATS if form.fits(rows))
     return form, rows.reset_index(drop=True), notes
 
 

@@ -266,7 +266,7 @@ def _roles(
         if column and not roles["word_number"]:
             number, others = _sniff.numbers_among(on_words[column])
             is_whole = not len(others) and number.notna().any() and (number.dropna() % 1 == 0).all()
-            is_told = name in form.columns.get("word_number", ()) or name.startswith("wor")
+            is_told = name in form.own_names("word_number") or name.startswith("wor")
             if is_whole and (is_told or not on_words.duplicated([*place, column]).any()):
                 roles["word_number"] = column
     return roles, times

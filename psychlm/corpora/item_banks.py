@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
-from psychlm.corpora._logs import LARGE_MEMBER, check_growth
+from psychlm.corpora._logs import check_growth, most_bytes
 from psychlm.data import DataError, DataMissingError
 
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
@@ -52,42 +52,32 @@ def read_lines(source: Source) -> list[str]:
                 f"there is no file {file}; name one, or a dataset (`psychlm data list`)"
             )
         file = data.path(name)
-    if file.suffix == ".bz2":
-        content = _decompressed(file)
-    elif zipfile.is_zipfile(file):
-        # The one member whose path ends in the name after the #.
-        with zipfile.ZipFile(file) as archive:
-            members = [name for name in archive.namelist() if not name.startswith("__MACOSX")]
-            named = [name for name in members if member and f"/{name}".endswith(f"/{member}")]
-            if len(named) != 1:
-                raise DataError(
-                    f"{file} holds {len(named)} files named {member!r}; "
-                    f"name one of {members[:12]} after a #"
-                )
-            info = archive.getinfo(named[0])
-            check_growth(file, info.file_size, info.compress_size)
-            content = archive.read(info)
-    else:
-        content = file.read_bytes()
     try:
+        if zipfile.is_zipfile(file):
+            # the one member whose path ends in the name after the #
+            with zipfile.ZipFile(file) as archive:
+                members = [name for name in archive.namelist() if not name.startswith("__MACOSX")]
+                named = [name for name in members if member and f"/{name}".endswith(f"/{member}")]
+                if len(named) != 1:
+                    raise DataError(
+                        f"{file} holds {len(named)} files named {member!r}; "
+                        f"name one of {members[:12]} after a #"
+                    )
+                n_compressed = archive.getinfo(named[0]).compress_size
+                with archive.open(named[0]) as stream:
+                    content = stream.read(most_bytes(n_compressed) + 1)
+        else:
+            n_compressed = file.stat().st_size
+            with (bz2.open if file.suffix == ".bz2" else open)(file, "rb") as stream:
+                content = stream.read(most_bytes(n_compressed) + 1)
+        check_growth(file, len(content), n_compressed)
         text = content.decode("utf-8-sig")
+    except (OSError, EOFError) as error:
+        kind = file.suffix.lstrip(".")
+        raise DataError(f"{file} is no complete {kind} file ({error}); fetch it again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error})") from error
     return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
-
-
-def _decompressed(file: Path) -> bytes:
-    """Return the content of a bz2 file, which is read only as far as a text would grow."""
-    content = bytearray()
-    n_compressed = file.stat().st_size
-    try:
-        with bz2.open(file) as stream:
-            while piece := stream.read(LARGE_MEMBER):
-                content += piece
-                check_growth(file, len(content), n_compressed)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{file} is no complete bz2 file ({error}); fetch it again") from error
-    return bytes(content)
 
 
 def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -95,10 +85,9 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
 
     The parse trees of half a million sentence pairs, for instance, would fill the memory."""
     lines = read_lines(source)
-    longest = LONGEST_RECORD
-    if lines and lines[0].lstrip().startswith("["):
-        lines = ["".join(lines)]
-        longest = LONGEST_LIST
+    is_list = bool(lines) and lines[0].lstrip().startswith("[")
+    lines = ["".join(lines)] if is_list else lines
+    longest = LONGEST_LIST if is_list else LONGEST_RECORD
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         where = f"line {number} of {source}"
@@ -109,20 +98,18 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
             )
         try:
             value = json.loads(line)
-            if "\\ud" in line.lower():  # the only way for a lone surrogate into valid UTF-8
+            if "\\ud" in line.lower():  # a lone surrogate cannot be written again
                 json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise DataError(f"{where} holds a lone surrogate") from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where} is no JSON: {line[:60]!r}") from error
-        objects = value if isinstance(value, list) and longest == LONGEST_LIST else [value]
+            raise DataError(f"{where} is no JSON text: {line[:60]!r} ({error})") from error
+        objects = value if is_list else [value]
         if not all(isinstance(record, dict) for record in objects):
             raise DataError(f"{where} is no JSON object, but {line[:60]!r}")
         records += [{k: v for k, v in one.items() if k not in without} for one in objects]
     return records
 
 
-def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.DataFrame:
+def _table(records: Any, columns: Types, source: Source) -> pd.DataFrame:
     """Return records as a frame; check that columns are there and of the right types."""
     frame = pd.DataFrame(records)
     other = f"{source} has another layout than this reader's"
@@ -183,10 +170,8 @@ def _gold_places(frame: pd.DataFrame, source: Source, first: int = 0) -> pd.Seri
 def _finish(items: pd.DataFrame, no_label: pd.Series | None = None) -> pd.DataFrame:
     """Leave out items without a label, or with empty or duplicate choices, count them in ``attrs``
     (each once, for its first reason), and check the others."""
-    flaw = frames.choice_flaws(items["choices"])
-    reason = pd.Series(flaw).map(
-        {frames.EMPTY: "an empty choice", frames.DUPLICATE: "duplicate choices"}
-    )
+    reasons = {frames.EMPTY: "an empty choice", frames.DUPLICATE: "duplicate choices"}
+    reason = pd.Series(frames.choice_flaws(items["choices"])).map(reasons)
     if no_label is not None:
         reason = reason.mask(no_label.to_numpy(), "no gold label")
     checked = frames.check_items(items[reason.isna().to_numpy()].reset_index(drop=True))
@@ -242,14 +227,13 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
 
     >>> glue_diagnostic("mcqa/ax_b")  # doctest: +SKIP
     """
-    lines = read_lines(source)
-    if lines and lines[0].lstrip().startswith(("{", "[")):
+    first, *rows = read_lines(source)
+    if first.lstrip().startswith(("{", "[")):
         records = read_records(source)
     else:  # split by hand: quotes are part of the text
-        header, *rows = [line.split("\t") for line in lines]
-        records = [dict(zip(header, row, strict=False)) for row in rows]
-    records = [{GLUE.get(name, name): value for name, value in row.items()} for row in records]
-    frame = _table(records, _strings("Premise", "Hypothesis", "Label"), source)
+        records = [dict(zip(first.split("\t"), r.split("\t"), strict=False)) for r in rows]
+    frame = pd.DataFrame(records).rename(columns=GLUE)
+    frame = _table(frame, _strings("Premise", "Hypothesis", "Label"), source)
     labels = BINARY_LABELS if "not_entailment" in set(frame["Label"]) else NLI_LABELS
     if "Subcategory name" in frame:  # its other rows name the models' parents and hold sums
         frame = frame[frame["Label"].isin(labels)]
@@ -264,10 +248,8 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
         items["category"] = frame["Subcategory name"]
     else:
         tags = frame.reindex(columns=TAG_COLUMNS).astype(object).fillna("").astype(str)
-        items["categories"] = [
-            [tag.strip() for tag in row.split(";") if tag.strip()]
-            for row in tags.agg(";".join, axis=1).tolist()
-        ]
+        tags = tags.agg(";".join, axis=1).str.split(";")
+        items["categories"] = [[t.strip() for t in of_item if t.strip()] for of_item in tags]
     if "Domain" in frame:
         items["domain"] = frame["Domain"]
     return _finish(items)
@@ -286,27 +268,25 @@ def sentiment(source: Source) -> pd.DataFrame:
     >>> sentiment("sst/stsa.fine.test")  # doctest: +SKIP
     """
     lines = read_lines(source)
-    if lines and lines[0].split("\t") == ["sentence", "label"]:
+    if lines[:1] == ["sentence\tlabel"]:
         pairs = [line.rsplit("\t", 1)[::-1] for line in lines[1:]]
     else:
         pairs = [line.split(" ", 1) for line in lines]
-    wrong = [
-        number
-        for number, (label, *text) in enumerate(pairs, 1)
-        if label not in set("01234") or not "".join(text).strip()
-    ]
-    if wrong or not pairs:
+    table = pd.DataFrame(pairs, columns=["answer", "prompt"] if pairs else None, dtype=object)
+    frame = table.reindex(columns=["answer", "prompt"]).fillna("")
+    wrong = ~frame["answer"].isin([*"01234"]) | frame["prompt"].str.strip().eq("")
+    if wrong.any() or frame.empty:
         raise DataError(
-            f"line {wrong[0] if wrong else 1} of {source} ({len(wrong)} in all) does not give a "
-            "label from 0 to 4 and a text"
+            f"line {int(wrong.argmax()) + 1 if len(wrong) else 1} of {source} ({wrong.sum()} in "
+            "all) does not give a label from 0 to 4 and a text"
         )
-    frame = pd.DataFrame(pairs, columns=["answer", "prompt"]).astype({"answer": int})
+    answer = frame["answer"].astype(int)
     labels = ["negative", "positive"]
-    if frame["answer"].max() > 1:
+    if answer.max() > 1:
         labels = ["very negative", "negative", "neutral", "positive", "very positive"]
-    ids = _numbered_ids(source, len(frame))
+    items = pd.DataFrame({"item_id": _numbered_ids(source, len(frame)), "answer": answer})
     prompt = frame["prompt"].str.strip()
-    return _finish(frame.assign(item_id=ids, prompt=prompt, choices=[labels] * len(frame)))
+    return _finish(items.assign(prompt=prompt, choices=[labels] * len(frame)))
 
 
 # Multiple choice
@@ -330,27 +310,19 @@ def read_arc(source: Source) -> pd.DataFrame:
             f"{source} has another layout than ARC's, where a question has a stem, and choices "
             f"with label and text ({error})"
         ) from error
-    # Keys are labels of choices; test sets hide them.
-    keys = frame.get("answerKey", pd.Series("", index=frame.index)).fillna("").astype(str).tolist()
-    pairs = list(zip(keys, labels, strict=True))
-    for flaw, wrong in (
-        (
-            "give two choices the same label, so that both may be right",
-            [len(set(of_item)) < len(of_item) for of_item in labels],
-        ),
-        (
-            "have a key that labels none of their choices",
-            [key != "" and key not in of_item for key, of_item in pairs],
-        ),
+    # keys are labels of choices; test sets hide them
+    keys = frame.get("answerKey", pd.Series("", index=frame.index)).fillna("").astype(str)
+    both_right = [len(set(of_item)) < len(of_item) for of_item in labels]
+    no_label = [key not in ("", *of_item) for key, of_item in zip(keys, labels, strict=True)]
+    for wrong, flaw in (
+        (both_right, "give two choices the same label, so that both may be right"),
+        (no_label, "have a key that labels none of their choices"),
     ):
         frames.refuse("items", frame["id"][wrong], f"of {source} {flaw}; correct or remove them")
-    items = _unique_ids(frame["id"], source).assign(
-        prompt=stems,
-        choices=choices,
-        answer=[of_item.index(key) if key else 0 for key, of_item in pairs],
-    )
+    places = [label.index(key) if key else 0 for key, label in zip(keys, labels, strict=True)]
+    items = _unique_ids(frame["id"], source).assign(prompt=stems, choices=choices, answer=places)
     others = frame.drop(columns=["id", "question", "answerKey", *items], errors="ignore")
-    return _finish(pd.concat([items, others], axis=1), pd.Series(keys) == "")
+    return _finish(pd.concat([items, others], axis=1), keys.eq(""))
 
 
 def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
@@ -391,13 +363,12 @@ def _columns(frame: pd.DataFrame, *names: str | int) -> list[list[Any]]:
 
 def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """MMLU (Hendrycks et al. 2021): the answer is a place from 0, or its letter."""
-    letters = {letter: position for position, letter in enumerate(ascii_uppercase)}
-    answer = [
-        letters.get(answer.strip().upper(), -1) if isinstance(answer, str) else answer
+    items = {"prompt": frame["question"], "choices": frame["choices"]}
+    items["answer"] = [
+        ascii_uppercase.find(answer.strip().upper() or "?") if isinstance(answer, str) else answer
         for answer in frame["answer"]
     ]
-    others = {"category": frame["subject"]} if "subject" in frame else {}
-    return {"prompt": frame["question"], "choices": frame["choices"], "answer": answer} | others
+    return items | ({"category": frame["subject"]} if "subject" in frame else {})
 
 
 def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -411,19 +382,17 @@ def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
 
 def _piqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """PIQA (Bisk et al. 2020): a goal, and two ways to reach it."""
-    choices = _columns(frame, "sol1", "sol2")
-    answer = _gold_places(frame, source)
-    return {"prompt": frame["goal"], "choices": choices, "answer": answer}
+    items = {"prompt": frame["goal"], "choices": _columns(frame, "sol1", "sol2")}
+    return items | {"answer": _gold_places(frame, source)}
 
 
 def _social_iqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """Social IQA (Sap et al. 2019): three answers with labels from 1, or options and the text of
     the right one."""
-    prompt = frame["context"] + " " + frame["question"]
+    items = {"prompt": frame["context"] + " " + frame["question"]}
     if "options" not in frame:
-        choices = _columns(frame, "answerA", "answerB", "answerC")
-        answer = _gold_places(frame, source, first=1)
-        return {"prompt": prompt, "choices": choices, "answer": answer}
+        items["choices"] = _columns(frame, "answerA", "answerB", "answerC")
+        return items | {"answer": _gold_places(frame, source, first=1)}
     answers = list[int]()
     for text, options in zip(frame["answer"].str.strip(), frame["options"], strict=True):
         stripped = [str(choice).strip() for choice in options]
@@ -431,16 +400,15 @@ def _social_iqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
             line = len(answers) + 1
             raise DataError(f"line {line} of {source}: its answer is none of its options")
         answers.append(stripped.index(text))
-    return {"prompt": prompt, "choices": frame["options"], "answer": answers}
+    return items | {"choices": frame["options"], "answer": answers}
 
 
 def _hellaswag(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """HellaSwag (Zellers et al. 2019): a story's beginning, four endings; test has no labels."""
     label = frame["label"].astype(str) if "label" in frame else pd.Series("", index=frame.index)
-    prompt = frame["activity_label"] + ": " + frame["ctx"]
     answer = label.map({str(position): position for position in range(4)})
-    story = {"prompt": prompt, "choices": frame["endings"], "answer": answer}
-    return story | {"template": "continuation"}
+    story = {"prompt": frame["activity_label"] + ": " + frame["ctx"], "choices": frame["endings"]}
+    return story | {"answer": answer, "template": "continuation"}
 
 
 def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -449,10 +417,9 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     Each choice is a hypothesis followed by the second observation, so that a language model scores
     both; ``observation`` holds the second alone."""
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
-    choices = np.column_stack(both).tolist()
-    answer = _gold_places(frame, source, first=1)
-    items = {"prompt": frame["obs1"], "choices": choices, "answer": answer}
-    return items | {"observation": frame["obs2"], "template": "continuation"}
+    items = {"prompt": frame["obs1"], "choices": np.column_stack(both).tolist()}
+    items |= {"answer": _gold_places(frame, source, first=1), "observation": frame["obs2"]}
+    return items | {"template": "continuation"}
 
 
 # What records must hold, with types for those that a function above builds items of; names alone
