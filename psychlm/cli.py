@@ -190,14 +190,12 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     kinds: dict[str, Any] = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
     priors = {}
     for assignment in assignments:
-        match = re.fullmatch(r"(\w+)=(\w+):([^,]+),([^,]+)", assignment.replace(" ", ""))
-        if match is None or match[2].lower() not in kinds:
-            form = f"NAME=KIND:A,B with KIND one of {', '.join(kinds)}"
-            raise click.BadParameter(f"{assignment!r}; write {form}, as slope=lognormal:0,0.5")
         try:
-            priors[match[1]] = kinds[match[2].lower()](float(match[3]), float(match[4]))
-        except ValueError as error:
-            raise click.BadParameter(f"{assignment!r}: {error}") from None
+            name, kind, first, second = re.split("[=:,]", assignment.replace(" ", ""))
+            priors[name] = kinds[kind.lower()](float(first), float(second))
+        except (ValueError, KeyError) as error:
+            form = f"NAME=KIND:A,B with KIND one of {', '.join(kinds)}, as slope=lognormal:0,0.5"
+            raise click.BadParameter(f"{assignment!r}: {error}; write {form}") from None
     return priors or None
 
 
@@ -281,9 +279,6 @@ def shorten(
     from psychlm.frames import Repeated
 
     check_out(out, responses)
-    if n_items is None and str(told["items"]).isdigit():  # an older name of --n-items
-        n_items = int(told["items"])
-        told["items"] = None
     if n_items is None:
         raise click.BadParameter("how many items are kept? --n-items 10")
     table = read_answers(responses, told, "binary").responses

@@ -309,18 +309,13 @@ def fetch(name: str) -> Path:
     return target
 
 
-@cache
-def _committed(archive: Path) -> frozenset[str]:
-    """Return the files in the archive of public-domain texts; none where it is absent."""
-    if not archive.is_file():
-        return frozenset()
-    with zipfile.ZipFile(archive) as opened:
-        return frozenset(opened.namelist())
-
-
 def comes_with_project(name: str) -> bool:
     """Return whether a dataset is in ``data/novels.zip`` of this checkout."""
-    return _entry(name)["file"] in _committed(folder() / COMMITTED)
+    archive = folder() / COMMITTED
+    if not archive.is_file():
+        return False
+    with zipfile.ZipFile(archive) as opened:
+        return _entry(name)["file"] in opened.namelist()
 
 
 def _make(name: str, fresh: Path) -> None:

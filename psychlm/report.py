@@ -450,16 +450,17 @@ def provenance(run: Report) -> dict[str, Any]:
     files |= {p for p in beside if p.is_file() and p.suffix not in (".py", ".pyc")}
     names = {str(file.relative_to(f)) for file in files for f in CODE if file.is_relative_to(f)}
     _loaded.update(checksums(names - _loaded.keys()))
+    commit, versions = code_and_versions()
     return {
         "psychlm": __version__,
-        "commit": git_commit(),
+        "commit": commit,
         "profile": os.environ.get("PSYCHLM_PROFILE", "interactive"),
         "parameters": {name: plain(value) for name, value in run.parameters.items()},
         "seed": run.parameters.get("seed"),
         "data": data.asked(),
         "models": dict(sorted(data.opened_models.items())),
         "modules": dict(sorted(_loaded.items())),
-        "versions": package_versions() | r_versions(),
+        "versions": versions | r_versions(),
         "device": device.used_gpus() or "cpu",
         "ran_on": {part: ", ".join(places) for part, places in sorted(device.used.items())},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
@@ -468,25 +469,19 @@ def provenance(run: Report) -> dict[str, Any]:
 
 
 @cache
-def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
+def code_and_versions() -> tuple[str | None, dict[str, str]]:
+    """Return the commit of the checkout, with ``+`` if files differ from it (None outside git), and
+    the versions of Python and of the packages that results depend on."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
-    return versions
-
-
-@cache
-def git_commit() -> str | None:
-    """Return the commit of the checkout, with ``+`` if files differ from it; None outside git."""
     command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    options: dict[str, Any] = {"stderr": subprocess.DEVNULL, "text": True, "timeout": 10}
     try:
-        return subprocess.check_output(
-            command, cwd=data.root(), stderr=subprocess.DEVNULL, text=True, timeout=10
-        ).strip()
+        return subprocess.check_output(command, cwd=data.root(), **options).strip(), versions
     except (OSError, subprocess.SubprocessError, data.DataError):
-        return None
+        return None, versions
 
 
 def r_versions() -> dict[str, str]:

@@ -76,27 +76,20 @@ def _harness(file: Path, samples: Iterable[Row], left_out: Counter) -> Iterator[
     if results.exists():  # tells how the run was asked
         run = json.loads(results.read_text(encoding="utf-8"))
         shots = (run.get("n-shot") or {}).get(task)
-        shots = (
-            (run.get("configs") or {}).get(task, {}).get("num_fewshot") if shots is None else shots
-        )
+        if shots is None:
+            shots = (run.get("configs") or {}).get(task, {}).get("num_fewshot")
         setting = (f"{shots or 0} shots",)
-        for name in ("chat_template", "system_instruction"):
-            digest = run.get(f"{name}_sha")
-            setting += (
-                f"{'' if digest else 'no '}{name.replace('_', ' ')} {digest or ''}".strip(),
-            )
+        for name in ("chat template", "system instruction"):
+            digest = run.get(f"{name.replace(' ', '_')}_sha")
+            setting += (f"{name} {digest}" if digest else f"no {name}",)
     for sample in samples:
         metrics = sample.get("metrics") or [name for name in sample if name not in NO_METRICS]
         metrics = [n for n in metrics if isinstance(sample.get(n), bool | int | float | NoneType)]
         if not metrics:
             raise ValueError(f"task {task!r} in {file.name} has no metric; it has {sorted(sample)}")
-        about = {
-            "date": date,
-            "document": str(sample.get("doc_hash") or ""),
-            "filter": sample.get("filter") or "none",
-            "prompt": str(sample.get("prompt_hash") or ""),
-            "setting": setting,
-        }
+        about = {"date": date, "setting": setting, "filter": sample.get("filter") or "none"}
+        about["document"] = str(sample.get("doc_hash") or "")
+        about["prompt"] = str(sample.get("prompt_hash") or "")
         for metric in metrics:
             yield _row(model, task, sample["doc_id"], metric, sample[metric], **about)
 
@@ -213,14 +206,6 @@ def _archive(file: Path, left_out: Counter) -> Row:
         return {"eval": content(about)["eval"], "samples": list(read.values())}
 
 
-def _format_of(record: Any) -> Format | None:
-    """Return the format of a log whose first object this is; None if it is none."""
-    keys = set(record) if isinstance(record, dict) else set()
-    if "responses" in keys:  # py-irt's lines may have a key doc_id
-        return None
-    return next((form for form in FORMATS if keys.issuperset(form.needs.split())), None)
-
-
 def _rows(file: Path, left_out: Counter) -> list[Row] | None:
     """Return the answers of a file, whose format is recognised by its keys; None if it is none."""
     records: Any = []
@@ -237,8 +222,11 @@ def _rows(file: Path, left_out: Counter) -> list[Row] | None:
                 records.append(json.loads(line))
             except ValueError:
                 left_out[f"lines of {file.name} that are no JSON (an end that is cut off?)"] += 1
-    form = _format_of(records[0] if isinstance(records, list) and records else records)
-    if form is None or form.answers is None:
+    first = records[0] if isinstance(records, list) and records else records
+    keys = set(first) if isinstance(first, dict) else set()
+    form = next((form for form in FORMATS if keys.issuperset(form.needs.split())), None)
+    # py-irt's lines have responses, and may have a key doc_id
+    if form is None or form.answers is None or "responses" in keys:
         return None
     rows = form.answers(file, records, left_out)
     return [{"layout": form.name, "file": str(file)} | row for row in rows]

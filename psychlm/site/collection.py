@@ -135,7 +135,13 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
         try:
             if not equals or not name.strip().isidentifier():
                 raise ValueError("it has no name")
-            parameters[name.strip()] = _literal(text.strip())
+            with contextlib.suppress(ValueError, SyntaxError):  # as in the parameters cell
+                parameters[name.strip()] = ast.literal_eval(text.strip())
+                continue
+            value = parameters[name.strip()] = yaml.safe_load(text.strip())
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                advice = "write a number as Python does, or quote a text"
+                raise ValueError(f"YAML reads it as {value}; {advice}")
         except (yaml.YAMLError, ValueError) as error:
             raise NotebookError(
                 f"a parameter is written name=value, a literal of Python or YAML; got "
@@ -144,23 +150,10 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
     return parameters
 
 
-def _literal(text: str) -> Any:
-    """Return the value of a literal of Python, as in the parameters cell, or else of YAML."""
-    with contextlib.suppress(ValueError, SyntaxError):
-        return ast.literal_eval(text)
-    value = yaml.safe_load(text)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError(
-            f"YAML reads it as {value}; write a number as Python does, or quote a text"
-        )
-    return value
-
-
 def read_yaml(file: Path) -> dict[str, dict[str, Any]]:
     """Return the parameters of each notebook that a file names; an absent file names none."""
     try:
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        named = yaml.safe_load(text)
+        named = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
         return {name: dict(values or {}) for name, values in dict(named or {}).items()}
     except (yaml.YAMLError, TypeError, ValueError) as error:
         said = f"{file} should map each notebook's name to its parameters: {error}"

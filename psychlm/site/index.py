@@ -20,7 +20,6 @@ from psychlm import data
 from psychlm.report import key_label
 from psychlm.report import number as number_of
 from psychlm.site import collection, html
-from psychlm.site.collection import Notebook
 
 NUMERIC = ["value", "published_value", "difference_value", "low", "high", "n"]
 TEXT = ["notebook", "key", "label", "ours", "published", "difference", "verdict", "says"]
@@ -58,21 +57,8 @@ def read_report(file: Path) -> dict[str, Any] | None:
         return None
     except Exception as error:
         message = f"{type(error).__name__}: {error}"[:200]
-        broken: dict[str, Any] = {
-            "notebook": file.stem,
-            "status": "broken",
-            "verdict": None,
-            "numbers": [],
-        }
+        broken = {"notebook": file.stem, "status": "broken", "verdict": None, "numbers": []}
         return broken | {"provenance": {}, "error": {"message": message}}
-
-
-def known_seconds(notebook: Notebook, profile: str, reports: Path) -> float:
-    """Return what a notebook's last run of a profile took, or what its first cell states."""
-    last = read_report(reports / f"{notebook.name}.json") or {}
-    if (last.get("status"), last.get("profile")) == ("complete", profile):
-        return float(last["seconds"])
-    return notebook.seconds
 
 
 def exact(value: Any) -> Decimal | None:
@@ -116,16 +102,19 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
     simulated data, and those recorded with ``comparable=False``, are not compared.
     """
     numbers = report["numbers"]
-    decimals = [printed_decimals(number.get("published")) for number in numbers]
+    decimals = []
     kinds = []
-    most = dict[tuple[str, ...], int]()
-    rows = []
-    for number, of_number in zip(numbers, decimals, strict=True):
+    most: dict[tuple[Any, ...], int] = {}
+    for number in numbers:
         parts = number["key"].split(".")
         published = number.get("published")
-        kind = (*parts[:2], parts[-1], str(number.get("unit")), type(published).__name__)
-        kinds.append(kind)
-        most[kind] = max(of_number, most.get(kind, 0))
+        # of a float, or of a text as printed; an int has none
+        text = str(exact(published) or "") if isinstance(published, (float, str)) else ""
+        text = text.removesuffix(".0") if isinstance(published, float) else text
+        decimals.append(len(text.partition(".")[2]))
+        kinds.append((*parts[:2], parts[-1], number.get("unit"), type(published)))
+        most[kinds[-1]] = max(decimals[-1], most.get(kinds[-1], 0))
+    rows = []
     for number, kind, n_decimals in zip(numbers, kinds, decimals, strict=True):
         value = number.get("value")
         published = number.get("published")
@@ -155,13 +144,6 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
             row["difference"] = f"{difference:{sign}.{n_decimals + 2}f}".replace("-", "−")
         rows.append(row)
     return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(NUMERIC, float))
-
-
-def printed_decimals(published: Any) -> int:
-    """Return the decimals of a float, or of a text as printed; an int has none."""
-    text = str(exact(published) or "") if isinstance(published, (float, str)) else ""
-    text = text.removesuffix(".0") if isinstance(published, float) else text
-    return len(text.partition(".")[2])
 
 
 def read_reports(reports: Path | None = None) -> list[dict[str, Any]]:

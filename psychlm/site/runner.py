@@ -154,7 +154,25 @@ class Runner:
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        self.environment = kernel_environment(self.staging, self.reports, self.profile, self.jobs)
+        """Set the environment of kernels: this package, the run's folders, a share of the cores."""
+        affinity = getattr(os, "sched_getaffinity", None)
+        cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        share = str(max(1, cores // self.jobs))
+        shared = dict.fromkeys(threads, share) if self.jobs > 1 else {}
+        checkout = Path(psychlm.__file__).parents[1]
+        paths = (str(checkout), str(checkout / "notebooks"), os.environ.get("PYTHONPATH"))
+        self.environment = shared | dict(os.environ)
+        self.environment |= {
+            "PSYCHLM_REPORTS": str(self.staging),
+            "PSYCHLM_FINISHED_REPORTS": str(self.reports),
+            "PSYCHLM_PROFILE": self.profile,
+            "IPYTHONDIR": str(self.staging / "ipython"),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "TQDM_DISABLE": "1",  # a page shows no progress bars
+            # tqdm asks kernels without ipywidgets to install them, which does not help a reader
+            "PYTHONWARNINGS": "ignore:IProgress not found",
+        }
 
     def run_all(self, notebooks: Sequence[Notebook], force: bool) -> list[Outcome]:
         """Run the notebooks that changed; those that read the others' reports come last."""
@@ -194,9 +212,13 @@ class Runner:
             return {name: future.result() for name, future in futures.items()}
 
     def place(self, notebook: Notebook) -> tuple[bool, float]:
-        """Return the key of the order to start in: those of FIRST, then the longest first."""
-        seconds = index.known_seconds(notebook, self.profile, self.reports)
-        return notebook.number not in FIRST, -seconds
+        """Return the key of the order to start in: those of FIRST, then the longest first.
+
+        How long one takes is known from its last run in this profile, or from its first cell.
+        """
+        last = index.read_report(self.reports / f"{notebook.name}.json") or {}
+        ran = (last.get("status"), last.get("profile")) == ("complete", self.profile)
+        return notebook.number not in FIRST, -(last["seconds"] if ran else notebook.seconds)
 
     def serve_kernels(self) -> subprocess.Popen[bytes]:
         """Start the process of which kernels are copies (kernels.py); where it fails they are not.
@@ -412,27 +434,6 @@ def slowest_cells(cells: Sequence[nbformat.NotebookNode]) -> list[tuple[float, s
             ended = datetime.fromisoformat(at["shell.execute_reply"])
             timed.append(((ended - began).total_seconds(), cell.source.partition("\n")[0]))
     return sorted(timed, reverse=True)[:3]
-
-
-def kernel_environment(staging: Path, reports: Path, profile: str, jobs: int) -> dict[str, str]:
-    """Return the environment of kernels: this package, folders of the run, a share of the cores."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    shared = dict.fromkeys(threads, str(max(1, cores // jobs))) if jobs > 1 else {}
-    checkout = Path(psychlm.__file__).parents[1]
-    paths = (str(checkout), str(checkout / "notebooks"), os.environ.get("PYTHONPATH"))
-    variables = {
-        "PSYCHLM_REPORTS": str(staging),
-        "PSYCHLM_FINISHED_REPORTS": str(reports),
-        "PSYCHLM_PROFILE": profile,
-        "IPYTHONDIR": str(staging / "ipython"),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "TQDM_DISABLE": "1",  # a page shows no progress bars
-        # tqdm asks kernels without ipywidgets to install them, which does not help a reader
-        "PYTHONWARNINGS": "ignore:IProgress not found",
-    }
-    return shared | dict(os.environ) | variables
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
