@@ -163,11 +163,10 @@ def table(
 
     if isinstance(frame, pd.Series):
         frame = frame.to_frame("value" if frame.name is None else frame.name)
-        published = (
-            published.to_frame(frame.columns[0]) if isinstance(published, pd.Series) else published
+        published, low, high = (
+            one.to_frame(frame.columns[0]) if isinstance(one, pd.Series) else one
+            for one in (published, low, high)
         )
-        low = low.to_frame(frame.columns[0]) if isinstance(low, pd.Series) else low
-        high = high.to_frame(frame.columns[0]) if isinstance(high, pd.Series) else high
     columns: dict[Any, list[str]] = {}
     numeric: list[bool] = []
     bounds = _bounds(frame.columns)
@@ -319,8 +318,10 @@ def _spec(column: Any, values: pd.Series) -> str:
 
 def _is_numeric(values: pd.Series) -> bool:
     """Return whether a column holds numbers (or nothing) only."""
+    import pandas as pd
+
     if values.dtype != object:
-        return values.dtype.kind in "iufb" or str(values.dtype) in ("Int64", "Float64", "boolean")
+        return pd.api.types.is_numeric_dtype(values)
     kept = values.dropna()
     return len(kept) > 0 and bool(kept.map(lambda v: isinstance(v, (int, float, np.number))).all())
 
@@ -363,27 +364,22 @@ def _html(
         rules[f"th.col_heading.col{column}"] = "text-align: left"
         rules[f"td.col{column}"] = "text-align: left; max-width: 45ch"
     style = style.set_table_styles([{"selector": part, "props": rules[part]} for part in rules])
-    made = _with_index_names(style.to_html(table_attributes='class="dataframe formatted"'))
+    made = style.to_html(table_attributes='class="dataframe formatted"')
+    # pandas shows the names of the index in a row of their own; here they stand above its labels
+    row = re.search(r'\s*<tr>\s*<th class="index_name.*?</tr>', made, flags=re.DOTALL)
+    if row is not None:
+        above, last, body = made[: row.start()].rpartition("<tr>")
+        blank = r'<th class="blank(?: level\d+)?" >&nbsp;</th>'
+        for name in re.findall(r'<th class="index_name level\d+" >(.*?)</th>', row[0]):
+            header = f'<th class="index_name">{name}</th>'.replace("\\", r"\\")
+            body = re.sub(blank, header, body, count=1)
+        made = above + last + body + made[row.end() :]
     if caption:  # not <caption>, which is as narrow as the table
         made += f'<p class="caption">{html.escape(caption)}</p>'
     # pages have a style sheet of their own, in which a column of text has the class "text"
     for column in text:
         made = re.sub(rf'(<t[dh] [^>]*class="[^"]*\bcol{column})(?=")', r"\1 text", made)
     return made
-
-
-def _with_index_names(made: str) -> str:
-    """Put the names of the index, which pandas shows in a row of their own, above its labels."""
-    row = re.search(r'\s*<tr>\s*<th class="index_name.*?</tr>', made, flags=re.DOTALL)
-    if row is None:
-        return made
-    names = re.findall(r'<th class="index_name level\d+" >(.*?)</th>', row[0])
-    first, last, body = made[: row.start()].rpartition("<tr>")
-    blank = r'<th class="blank(?: level\d+)?" >&nbsp;</th>'
-    for name in names:
-        header = f'<th class="index_name">{name}</th>'.replace("\\", r"\\")
-        body = re.sub(blank, header, body, count=1)
-    return first + last + body + made[row.end() :]
 
 
 class _Filler(string.Formatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import itertools
 import json
@@ -27,12 +28,9 @@ class Rule:
 
     def refused(self, value: Any) -> list[Any]:
         """Return the parts of a value that the rule refuses."""
-        if self.of == "whole":
-            parts = [value]
-        elif self.of == "keys" and isinstance(value, Mapping):
-            parts = list(value)
-        else:
-            parts = list(entries(value))
+        parts = [value] if self.of == "whole" else entries(value)
+        if self.of == "keys" and isinstance(value, Mapping):
+            parts = value
         return [part for part in parts if not self.holds(part)]
 
 
@@ -184,7 +182,11 @@ def of_session(notebook: str, variables: Mapping[str, Any]) -> tuple[dict, dict]
     Values are what the session's ``variables`` hold (``In`` holds the cells run so far, of which
     the last runs now), defaults what the parameters cell says; in JupyterLab, as it was last saved.
     """
-    cells = [_literals(source) for source in variables.get("In", [])[:-1]]
+    cells: list[dict[str, Any]] = []
+    for source in variables.get("In", [])[:-1]:
+        cells.append({})
+        with contextlib.suppress(ValueError):  # a cell of other code
+            cells[-1] = assignments(source)
     saved = _saved(notebook)
     expected = saved or next(filter(None, cells), {})
     shared = [len(cell.keys() & expected.keys()) for cell in cells]
@@ -202,23 +204,12 @@ def of_session(notebook: str, variables: Mapping[str, Any]) -> tuple[dict, dict]
     return {name: variables[name] for name in defaults}, defaults | saved
 
 
-def _literals(source: str) -> dict[str, Any]:
-    """Return what a cell assigns if it is a cell of assignments of literals, else nothing."""
-    try:
-        return assignments(source)
-    except ValueError:
-        return {}
-
-
 def _saved(notebook: str) -> dict[str, Any]:
     """Return the parameters of the file that JupyterLab runs; nothing elsewhere."""
     file = Path(os.environ.get("JPY_SESSION_NAME", ""))
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         text = file.read_text(encoding="utf-8")
-        cells = json.loads(text)["cells"] if notebook in text else []
-        for cell in cells:
+        for cell in json.loads(text)["cells"] if notebook in text else []:
             if "parameters" in cell["metadata"].get("tags", []):
                 return assignments("".join(cell["source"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
     return {}

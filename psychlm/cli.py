@@ -400,25 +400,17 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
             f"{source} is neither a text file ({', '.join(TEXTS)}) nor a table of words "
             f"({', '.join(TABLES)} with text_id, word_id and word); convert or rename it"
         )
-    try:
-        if suffix == ".parquet":
-            return pd.read_parquet(path)
-        if suffix in TABLES:  # words like None and NA are words; text ids keep leading zeros
-            return _sniff.read_csv(path, ["text_id", "word"])
-        if source == "-":
-            text = sys.stdin.buffer.read().decode("utf-8-sig")
-        else:
-            text, encoding = _sniff.decode(path)
-            if encoding != "UTF-8":
-                say(f"{source}: read as {encoding}", err=True)
-        if lines:
-            return lm.words_of([line for line in re.split("\r\n?|\n", text) if line.strip()])
-        return lm.words_of({"text" if source == "-" else path.stem: text})
-    except UnicodeDecodeError as error:
-        raise frames.FrameError(
-            f"{source} is not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); "
-            "convert it, for instance: iconv -f latin1 -t utf-8"
-        ) from error
+    if suffix == ".parquet":
+        return pd.read_parquet(path)
+    if suffix in TABLES:  # words like None and NA are words; text ids keep leading zeros
+        return _sniff.read_csv(path, ["text_id", "word"])
+    raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
+    text, encoding = _sniff.decode(source, raw=raw)
+    if encoding != "UTF-8":
+        say(f"{source}: read as {encoding}", err=True)
+    if lines:
+        return lm.words_of([line for line in re.split("\r\n?|\n", text) if line.strip()])
+    return lm.words_of({"text" if source == "-" else path.stem: text})
 
 
 @main.command()

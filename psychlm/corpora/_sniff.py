@@ -59,19 +59,18 @@ class Table:
     notes: list[str] = field(default_factory=list)  # "read as Windows-1252", ...
 
 
-def decode(path: str | Path, encoding: str | None = None) -> tuple[str, str]:
-    """Return the text of a file and the name of its encoding.
+def decode(
+    path: str | Path, encoding: str | None = None, raw: bytes | None = None
+) -> tuple[str, str]:
+    """Return the text of a file, or of bytes that were read, and the name of its encoding.
 
     A byte order mark decides; else UTF-8 where all bytes are, UTF-16 where every second byte is
     zero, and Windows-1252 or Latin-1. Files that are none of these are a :class:`FrameError`.
 
-    Examples
-    --------
-    >>> _ = Path("a.txt").write_bytes("Müller".encode("cp1252"))
-    >>> decode("a.txt")
+    >>> decode("a.txt", raw="Müller".encode("cp1252"))
     ('Müller', 'Windows-1252')
     """
-    raw = Path(path).read_bytes()
+    raw = Path(path).read_bytes() if raw is None else raw
     advice = "save it as UTF-8, or name its encoding: encoding='cp1251'"
     told = encoding or next((n for mark, n in BYTE_ORDER_MARKS.items() if raw.startswith(mark)), "")
     # UTF-16 without its mark: letters of ASCII leave every second byte zero
@@ -145,10 +144,10 @@ def rows_of(text: str, separator: str, where: object) -> list[list[str]]:
             readings.append([row for row in parser if any(map(str.strip, row))])
     readings.append(unquoted)
     n_irregular = [sum(len(row) != len(rows[0]) for row in rows) for rows in readings]
-    best = int(np.argmin(n_irregular))
-    if n_irregular[-1] == 0 and len(readings[best]) < len(unquoted):
-        best = len(readings) - 1
-    rows = readings[best]
+    rows = readings[int(np.argmin(n_irregular))]
+    if n_irregular[-1] == 0 and len(rows) < len(unquoted):
+        rows = unquoted
+    is_quoted = rows is not unquoted
     n_cells = len(rows[0])
     if len(rows) > 1 and all(len(row) == n_cells + 1 for row in rows[1:]):
         # write.table of R does not name the column of row names; others end each row with a mark
@@ -158,7 +157,7 @@ def rows_of(text: str, separator: str, where: object) -> list[list[str]]:
             rows = [rows[0], *(row[:-1] for row in rows[1:])]
         n_cells = len(rows[0])
     wrong = [number for number, row in enumerate(rows, 1) if len(row) > n_cells]
-    if readings[best] is not unquoted:
+    if is_quoted:
         for number, row in enumerate(rows, 1):
             for place, cell in enumerate(row):
                 # a cell of several lines may also be lines of which some are incomplete
@@ -194,8 +193,6 @@ def read_table(
     spaces : bool
         Keep cells of spaces, which are missing otherwise.
 
-    Examples
-    --------
     >>> _ = Path("a.csv").write_text("id;word\\n007;NA\\n")
     >>> read_table("a.csv").cells.to_numpy().tolist()
     [['007', 'NA']]
@@ -370,19 +367,17 @@ def rows_of_json(text: str, path: Path) -> pd.DataFrame:
     try:
         try:
             readers = json.loads(text)
-            if isinstance(readers, dict) and len(readers) > 1:
-                keyed = [isinstance(value, dict | list) for value in readers.values()]
-                if all(keyed):  # an object or a list for each person, under the person's name
-                    readers = [
-                        [{"participant": name} | trial for trial in trials(value, {})]
-                        for name, value in readers.items()
-                    ]
-            of_lists = isinstance(readers, list) and all(isinstance(r, list) for r in readers)
-            readers = readers if of_lists else [readers]
-        except json.JSONDecodeError:
+        except json.JSONDecodeError:  # an object, or the list of a reader, on each line
             readers = [json.loads(line) for line in text.split("\n") if line.strip()]
-            if all(isinstance(reader, dict) for reader in readers):
-                readers = [readers]  # a line for each trial
+        several = list(readers.values()) if isinstance(readers, dict) else []
+        if len(several) > 1 and all(isinstance(value, dict | list) for value in several):
+            # an object or a list for each person, under the person's name
+            readers = [
+                [{"participant": name} | trial for trial in trials(value, {})]
+                for name, value in readers.items()
+            ]
+        if not (isinstance(readers, list) and all(isinstance(r, list) for r in readers)):
+            readers = [readers]
         rows = [
             {FILE: path.stem if len(readers) == 1 else f"{path.stem}-{n}"} | trial
             for n, reader in enumerate(readers, 1)
@@ -419,8 +414,6 @@ def read_csv(
     Cells of the columns in ``text`` stay as they are written ("NA", "007"), and only an empty one
     is missing. Other columns are numbers where all their cells are, and "NA" is missing there.
 
-    Examples
-    --------
     >>> _ = Path("a.csv").write_text("word;ms\\nNA;310,5\\nb;NA\\n")
     >>> read_csv("a.csv", ["word"]).to_numpy().tolist()
     [['NA', 310.5], ['b', nan]]
@@ -450,8 +443,6 @@ def with_numbers(
 def numbers_of(values: pd.Series) -> pd.Series:
     """Return text as numbers if all of it is that does not stand for missing; else as it is.
 
-    Examples
-    --------
     >>> numbers_of(pd.Series(["310,5", "1.204,3", None, "nan"])).tolist()
     [310.5, 1204.3, nan, nan]
     """
@@ -478,8 +469,6 @@ def numbers_among(values: pd.Series) -> tuple[pd.Series, pd.Series]:
     could be read in two ways and are a :class:`FrameError`. Values that stand for missing are not
     among those that are no numbers.
 
-    Examples
-    --------
     >>> numbers, others = numbers_among(pd.Series(["310,5", "1.204,3", "timeout", "NA", None]))
     >>> numbers.tolist(), others.tolist()
     ([310.5, 1204.3, nan, nan, nan], ['timeout'])
