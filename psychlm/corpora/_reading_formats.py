@@ -108,11 +108,7 @@ FORMATS = [
         "jsPsych, plug-in 2",
         "columns `spr_words`, `spr_rts` (lists as JSON), in CSV or JSON",
         "spr_words spr_rts",
-        {
-            "person": _JSPSYCH,
-            "text": "item_id item sentence_id spr_sentence",
-            "word": "spr_words",
-        },
+        {"person": _JSPSYCH, "text": "item_id item sentence_id spr_sentence", "word": "spr_words"},
         times={"spr_rts": "self_paced_ms"},
         never="Numbers words: they count in their list.",
     ),

@@ -15,15 +15,7 @@ import pandas as pd
 from psychlm import frames, roles
 from psychlm.corpora import _sniff
 from psychlm.corpora._corpus import Corpus, from_long, joined, with_predictors, with_times
-from psychlm.corpora._formats import (
-    GRADES,
-    USUAL,
-    Format,
-    check_column,
-    find,
-    naming,
-    series_of,
-)
+from psychlm.corpora._formats import GRADES, USUAL, Format, check_column, find, naming, series_of
 from psychlm.corpora._reading_formats import TIME_OF, list_of, read_rows, with_lists
 from psychlm.corpora._sniff import FILE
 from psychlm.frames import FrameError, format_names, refuse
