@@ -18,21 +18,9 @@ import numpy as np
 import pandas as pd
 
 from psychlm import roles
-from psychlm.corpora import _logs
+from psychlm.corpora import _answer_roles, _logs
 from psychlm.corpora._answer_formats import LONG, Shape, names_of, shape_of
-from psychlm.corpora._answer_roles import (
-    CATEGORIES,
-    DESCRIBE,
-    as_text,
-    graded_by,
-    items_among,
-    needs_key,
-    numbers_and_words,
-    span,
-    turn,
-    warn_of_codes,
-    with_missing,
-)
+from psychlm.corpora._answer_roles import CATEGORIES, DESCRIBE, as_text, span
 from psychlm.corpora._formats import USUAL, check_column, find, naming, plain
 from psychlm.corpora._sniff import numbers_of, read_table, read_tables
 from psychlm.frames import (
@@ -179,8 +167,7 @@ def read_answers(
     with naming(file) as read_as:
         log = _logs.read(file)
         if log is not None:
-            chosen = ("metric", "filter", "task", "repeat")
-            options = {name: told[name] for name in chosen}
+            options = {name: told[name] for name in ("metric", "filter", "task", "repeat")}
             rows, notes = _logs.select(*log, fractional=level == "scores", **options)
             wide = rows.pivot(index=["person", "repeat"], columns="item", values="score")
             wide = wide[rows["item"].unique()].reset_index("repeat", drop=True)
@@ -259,7 +246,7 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     item = told["item"] or find(table, names_of("item"))
     answer = told["answer"] or find(table, answers, [item])
     person = told["person"] or find(table, names_of("person"), [item])
-    for what, name in (("person", person), ("item", item), ("answer", answer)):
+    for what, name in {"person": person, "item": item, "answer": answer}.items():
         if not name:
             raise FrameError(f"no column is known as that of {what}s: name it, {what}=")
     for name in (person, item):
@@ -341,12 +328,9 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         shape.notes.append(f"{int((~kept).sum())} further rows of persons: the {repeat} one counts")
         table = table[kept]
     elif names.has_duplicates and not (repeat or shape.repeat):
-        refuse(
-            "persons",
-            names[names.duplicated()],
-            "occur more than once; if these are repeated answers, repeat=rows counts them; "
-            "person=rows takes each row for a person",
-        )
+        advice = "repeat=rows counts them; person=rows takes each row for a person"
+        flaw = f"occur more than once; if these are repeated answers, {advice}"
+        refuse("persons", names[names.duplicated()], flaw)
     elif names.has_duplicates:
         most = names.value_counts().max()
         by = repeat or shape.repeat
@@ -402,17 +386,13 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     of_key = [name for name in of_key if not given or name in given]
     check_column(of_key, shape.table.columns, " (the key names it)")
     # Columns of digits are numbers at once: the rules below look at the texts of each column.
-    digits = [
-        name
-        for name in candidates
-        if not (told["labels"] or is_numeric(shape.table[name]))
-        and DIGITS.issuperset(shape.table[name].dropna().unique())
-    ]
+    texts = [n for n in candidates if not (told["labels"] or is_numeric(shape.table[n]))]
+    digits = [n for n in texts if DIGITS.issuperset(shape.table[n].dropna().unique())]
     typed = shape.table.astype(dict.fromkeys(digits, float))
-    marked = with_missing(typed, candidates, told["missing"], notes)
+    marked = _answer_roles.with_missing(typed, candidates, told["missing"], notes)
     elsewhere = {*of_key, *left_out}
     wanted = [name for name in given or candidates if name not in elsewhere]
-    numbers, logical, words = numbers_and_words(marked, wanted, told["labels"], notes)
+    numbers, logical, words = _answer_roles.numbers_and_words(marked, wanted, told["labels"], notes)
     empty = [name for name in wanted if name not in numbers and name not in words]
     left_out |= dict.fromkeys(empty, "no answers")
     items = list(numbers)
@@ -424,7 +404,8 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
                 f"rows (table.loc[table.index.repeat(table[{counts[0]!r}])]), or leave it out: "
                 f"drop={counts[0]}"
             )
-        items, why = items_among(numbers, list(numbers) if level == "scores" else logical)
+        certain = list(numbers) if level == "scores" else logical
+        items, why = _answer_roles.items_among(numbers, certain)
         if key is not None:
             # beside a key only points from 0 on are items of their own
             points = [n for n in items if numbers[n].min() == 0 and numbers[n].nunique() > 2]
@@ -433,9 +414,9 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         left_out |= why
         # few different texts in many columns are answers; dates, and texts of all, are none
         few = [n for n in words if words[n].nunique() <= CATEGORIES and plain(n) not in DESCRIBE]
-        few = [n for n in few if not words[n].dropna().astype(str).str.fullmatch(DATE).all()]
         n_items = len(items) + len(of_key)
-        words = {n: words[n] for n in few if not n_items or words[n].nunique() > 1}
+        few = [n for n in few if not (_is_date(words[n]) or (n_items and words[n].nunique() == 1))]
+        words = {name: words[name] for name in few}
     if told["unanswered"]:
         kept = [name for name in empty if plain(name) not in DESCRIBE]
         numbers = numbers.assign(**dict.fromkeys(kept, np.nan))
@@ -443,7 +424,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         left_out = {name: why for name, why in left_out.items() if name not in kept}
     n_items = len(items) + len(of_key)
     if words and (given is not None or len(words) >= max(n_items, 1)):
-        raise FrameError(needs_key(words, shape.table.columns))
+        raise FrameError(_answer_roles.needs_key(words, shape.table.columns))
     if not n_items:
         reasons = ", ".join(f"{name} ({why})" for name, why in left_out.items()) or "all are text"
         raise FrameError(f"no column is an item: {reasons}; name them with items=; {WAYS}")
@@ -453,7 +434,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     responses = numbers[items]
     if key is not None and of_key:
         raw = marked[of_key].apply(as_text)
-        responses = pd.concat([graded_by(raw, key, notes), responses], axis=1)
+        responses = pd.concat([_answer_roles.graded_by(raw, key, notes), responses], axis=1)
     responses = responses[[name for name in shape.table if name in responses]]
     is_binary = responses.isin((0, 1)).where(responses.notna(), True).all()
     points = list(is_binary.index[~is_binary])
@@ -464,9 +445,9 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         left_out |= {name: span(responses[name]) + NOT_BINARY for name in points}
         responses = responses.drop(columns=points)
     if level != "scores":
-        warn_of_codes(responses, notes)
+        _answer_roles.warn_of_codes(responses, notes)
     if told["reverse"]:
-        turn(responses, told["reverse"], notes)
+        _answer_roles.turn(responses, told["reverse"], notes)
     if not told["unanswered"]:
         blank = list(responses.columns[responses.isna().all()])
         left_out |= dict.fromkeys(blank, "no answers")
@@ -474,6 +455,10 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         if not len(responses.columns):
             raise FrameError("nobody answered any item")
     return _described(shape, responses, raw, key, level, left_out, told)
+
+
+def _is_date(cells: pd.Series) -> bool:
+    return bool(cells.dropna().astype(str).str.fullmatch(DATE).all())
 
 
 # ---- the result, and what is said of it ----
@@ -519,26 +504,19 @@ def _described(
         raw = None
     else:
         raw = None if raw is None else raw[answered]
+        options = {"ratings": level != "binary", "unanswered": told["unanswered"]}
         try:
-            ratings = level != "binary"
-            result = check_responses(responses, ratings=ratings, unanswered=told["unanswered"])
+            result = check_responses(responses, **options)
         except FrameError as error:
-            raise FrameError(
-                f"{error} (read as a {shape.layout} of {values}; ratings need ratings=True, or a "
-                "model of ratings)"
-            ) from None
+            advice = "ratings need ratings=True, or a model of ratings"
+            raise FrameError(f"{error} (read as a {shape.layout} of {values}; {advice})") from None
     # the line: persons, items, groups; what is left out; notes
     named = f" ({shape.person!r})" if shape.person else ""
     parts = [f"{responses.index.nunique():,} persons{named}"]
     parts += [f"{responses.shape[1]:,} items ({values})"]
     graded = [name for name, why in left_out.items() if why.endswith(NOT_BINARY)]
-    is_date = {n: groups[n].dropna().astype(str).str.fullmatch(DATE).all() for n in groups}
-    few = [
-        n
-        for n in groups
-        if n in told["group"]
-        or (1 < groups[n].nunique() <= CATEGORIES and not (n in graded or is_date[n]))
-    ]
+    few = [n for n in groups if n not in graded and 1 < groups[n].nunique() <= CATEGORIES]
+    few = [n for n in groups if n in told["group"] or (n in few and not _is_date(groups[n]))]
     parts += [f"groups: {', '.join(few)}"] if few else []
     for name in told["group"]:
         n_without = int(groups[name].isna().sum())
