@@ -56,15 +56,6 @@ class Notebook:
         return self.name.partition("_")[0]
 
     @property
-    def seconds(self) -> float:
-        """How long it runs, as its first cell says (*Runs in* half a minute); 0 without that."""
-        numbers = {"half a": 0.5, "a": 1, "two": 2, "three": 3, "ten": 10, "twenty": 20}
-        units = {"second": 1, "minute": 60, "hour": 3600}
-        pattern = rf"\*Runs in\*[\w ]*?(?: ({'|'.join(numbers)}))? ({'|'.join(units)})"
-        stated = re.search(pattern, self.cells[0][1] if self.cells else "")
-        return numbers.get(stated[1], 5) * units[stated[2]] if stated else 0.0
-
-    @property
     def code(self) -> list[str]:
         """The sources of the code cells that are not empty."""
         return [source for kind, source in self.cells if kind == "code" and source.strip()]

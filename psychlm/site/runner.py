@@ -212,13 +212,9 @@ class Runner:
             return {name: future.result() for name, future in futures.items()}
 
     def place(self, notebook: Notebook) -> tuple[bool, float]:
-        """Return the key of the order to start in: those of FIRST, then the longest first.
-
-        How long one takes is known from its last run in this profile, or from its first cell.
-        """
+        """Return the key of the order to start in: those of FIRST, then what ran longest last."""
         last = index.read_report(self.reports / f"{notebook.name}.json") or {}
-        ran = (last.get("status"), last.get("profile")) == ("complete", self.profile)
-        return notebook.number not in FIRST, -(last["seconds"] if ran else notebook.seconds)
+        return notebook.number not in FIRST, -(last.get("seconds") or 0.0)
 
     def serve_kernels(self) -> subprocess.Popen[bytes]:
         """Start the process of which kernels are copies (kernels.py); where it fails they are not.
