@@ -190,12 +190,14 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     kinds: dict[str, Any] = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
     priors = {}
     for assignment in assignments:
+        match = re.fullmatch(r"(\w+)=(\w+):([^,]+),([^,]+)", assignment.replace(" ", ""))
+        if match is None or match[2].lower() not in kinds:
+            form = f"NAME=KIND:A,B with KIND one of {', '.join(kinds)}"
+            raise click.BadParameter(f"{assignment!r}; write {form}, as slope=lognormal:0,0.5")
         try:
-            name, kind, first, second = re.split("[=:,]", assignment.replace(" ", ""))
-            priors[name] = kinds[kind.lower()](float(first), float(second))
-        except (ValueError, KeyError) as error:
-            form = f"NAME=KIND:A,B with KIND one of {', '.join(kinds)}, as slope=lognormal:0,0.5"
-            raise click.BadParameter(f"{assignment!r}: {error}; write {form}") from None
+            priors[match[1]] = kinds[match[2].lower()](float(match[3]), float(match[4]))
+        except ValueError as error:
+            raise click.BadParameter(f"{assignment!r}: {error}") from None
     return priors or None
 
 
@@ -405,7 +407,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     if suffix in TABLES:  # words like None and NA are words; text ids keep leading zeros
         return _sniff.read_csv(path, ["text_id", "word"])
     raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
-    text, encoding = _sniff.decode(source, raw=raw)
+    text, encoding = _sniff.decode("standard input" if source == "-" else path, raw=raw)
     if encoding != "UTF-8":
         say(f"{source}: read as {encoding}", err=True)
     if lines:

@@ -109,7 +109,7 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
     return records
 
 
-def _table(records: Any, columns: Types, source: Source) -> pd.DataFrame:
+def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.DataFrame:
     """Return records as a frame; check that columns are there and of the right types."""
     frame = pd.DataFrame(records)
     other = f"{source} has another layout than this reader's"
@@ -227,13 +227,13 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
 
     >>> glue_diagnostic("mcqa/ax_b")  # doctest: +SKIP
     """
-    first, *rows = read_lines(source)
+    first, *rows = read_lines(source) or [""]
     if first.lstrip().startswith(("{", "[")):
         records = read_records(source)
     else:  # split by hand: quotes are part of the text
         records = [dict(zip(first.split("\t"), r.split("\t"), strict=False)) for r in rows]
-    frame = pd.DataFrame(records).rename(columns=GLUE)
-    frame = _table(frame, _strings("Premise", "Hypothesis", "Label"), source)
+    records = [{GLUE.get(name, name): value for name, value in row.items()} for row in records]
+    frame = _table(records, _strings("Premise", "Hypothesis", "Label"), source)
     labels = BINARY_LABELS if "not_entailment" in set(frame["Label"]) else NLI_LABELS
     if "Subcategory name" in frame:  # its other rows name the models' parents and hold sums
         frame = frame[frame["Label"].isin(labels)]
@@ -269,16 +269,16 @@ def sentiment(source: Source) -> pd.DataFrame:
     """
     lines = read_lines(source)
     if lines[:1] == ["sentence\tlabel"]:
-        pairs = [line.rsplit("\t", 1)[::-1] for line in lines[1:]]
+        pairs = [line.rpartition("\t")[::-2] for line in lines[1:]]
     else:
-        pairs = [line.split(" ", 1) for line in lines]
-    table = pd.DataFrame(pairs, columns=["answer", "prompt"] if pairs else None, dtype=object)
-    frame = table.reindex(columns=["answer", "prompt"]).fillna("")
+        pairs = [line.partition(" ")[::2] for line in lines]
+    frame = pd.DataFrame(pairs, columns=["answer", "prompt"], dtype=object)
     wrong = ~frame["answer"].isin([*"01234"]) | frame["prompt"].str.strip().eq("")
     if wrong.any() or frame.empty:
+        first = int(wrong.argmax()) + 1 if len(wrong) else 1
         raise DataError(
-            f"line {int(wrong.argmax()) + 1 if len(wrong) else 1} of {source} ({wrong.sum()} in "
-            "all) does not give a label from 0 to 4 and a text"
+            f"line {first} of {source} ({wrong.sum()} in all) does not give a label from 0 to 4 "
+            "and a text"
         )
     answer = frame["answer"].astype(int)
     labels = ["negative", "positive"]
@@ -364,10 +364,12 @@ def _columns(frame: pd.DataFrame, *names: str | int) -> list[list[Any]]:
 def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """MMLU (Hendrycks et al. 2021): the answer is a place from 0, or its letter."""
     items = {"prompt": frame["question"], "choices": frame["choices"]}
-    items["answer"] = [
-        ascii_uppercase.find(answer.strip().upper() or "?") if isinstance(answer, str) else answer
-        for answer in frame["answer"]
-    ]
+    place_of = {letter: place for place, letter in enumerate(ascii_uppercase)}
+    items["answer"] = frame["answer"].map(
+        lambda answer: (
+            place_of.get(answer.strip().upper(), -1) if isinstance(answer, str) else answer
+        )
+    )
     return items | ({"category": frame["subject"]} if "subject" in frame else {})
 
 

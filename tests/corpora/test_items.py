@@ -177,6 +177,8 @@ def test_the_diagnostic_of_gluebenchmark_has_three_labels(tmp_path) -> None:
         (json.dumps(arc(key="D")), r"\['q1'\] .*have a key that labels none of their"),
         (json.dumps(arc(labels="ABB")), r"\['q1'\] .*the same label, so that both may be right"),
         (json.dumps(MMLU | {"answer": "C"}), "not among their choices"),
+        (json.dumps(MMLU | {"answer": "AB"}), "not among their choices"),
+        ("", "no layout that is known"),
     ],
 )
 def test_malformed_items_and_those_of_no_or_two_right_answers_are_named(tmp_path, text, message):
