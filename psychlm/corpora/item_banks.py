@@ -365,11 +365,10 @@ def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """MMLU (Hendrycks et al. 2021): the answer is a place from 0, or its letter."""
     items = {"prompt": frame["question"], "choices": frame["choices"]}
     place_of = {letter: place for place, letter in enumerate(ascii_uppercase)}
-    items["answer"] = frame["answer"].map(
-        lambda answer: (
-            place_of.get(answer.strip().upper(), -1) if isinstance(answer, str) else answer
-        )
-    )
+    items["answer"] = [
+        place_of.get(answer.strip().upper(), -1) if isinstance(answer, str) else answer
+        for answer in frame["answer"]
+    ]
     return items | ({"category": frame["subject"]} if "subject" in frame else {})
 
 
