@@ -193,6 +193,8 @@ def read_table(
     spaces : bool
         Keep cells of spaces, which are missing otherwise.
 
+    Examples
+    --------
     >>> _ = Path("a.csv").write_text("id;word\\n007;NA\\n")
     >>> read_table("a.csv").cells.to_numpy().tolist()
     [['007', 'NA']]
