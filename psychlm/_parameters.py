@@ -28,9 +28,8 @@ class Rule:
 
     def refused(self, value: Any) -> list[Any]:
         """Return the parts of a value that the rule refuses."""
-        parts = [value] if self.of == "whole" else entries(value)
-        if self.of == "keys" and isinstance(value, Mapping):
-            parts = value
+        is_keys = self.of == "keys" and isinstance(value, Mapping)
+        parts = [value] if self.of == "whole" else list(value if is_keys else entries(value))
         return [part for part in parts if not self.holds(part)]
 
 

@@ -57,8 +57,8 @@ def read_report(file: Path) -> dict[str, Any] | None:
         return None
     except Exception as error:
         message = f"{type(error).__name__}: {error}"[:200]
-        broken = {"notebook": file.stem, "status": "broken", "verdict": None, "numbers": []}
-        return broken | {"provenance": {}, "error": {"message": message}}
+        about: dict[str, Any] = {"provenance": {}, "error": {"message": message}, "verdict": None}
+        return about | {"notebook": file.stem, "status": "broken", "numbers": []}
 
 
 def exact(value: Any) -> Decimal | None:
