@@ -127,7 +127,8 @@ class Ranking:
         others = f"; the others {SAME}" if apart < len(self.pairs) else ""
         of_repeats = ""
         if self.repeats is not None:
-            of_repeats = f"\n{_describe_repeats(self.repeats.median())} (median of the models)"
+            middle = self.repeats.sort_values("share_between").iloc[len(self.repeats) // 2]
+            of_repeats = f"\n{middle.name}, whose share is the median: {_describe_repeats(middle)}"
         return (
             f"{len(self.models)} models on {self.n_items} items, scores by {self.method} "
             f"({self.unit})\n{shown}\ntold apart: {apart} of {len(self.pairs)} pairs "

@@ -66,6 +66,16 @@ def by_person(persons: pd.Index, values: pd.Series | Sequence, name: str) -> pd.
     return aligned
 
 
+def checked_weights(persons: pd.Index, weights: pd.Series | Sequence | None) -> np.ndarray | None:
+    """Return the weights of persons, (n_persons,); None where none are given."""
+    if weights is None:
+        return None
+    values = by_person(persons, weights, "weight").astype(float)
+    flaw = "have a weight that is not a finite number above 0; leave them out, or give another"
+    refuse("persons", persons[~(np.isfinite(values) & (values > 0))], flaw)
+    return values.to_numpy()
+
+
 def label_of(one: object) -> str:
     """Return the name of a person, an item or a choice: 2.0 and 2 are the same.
 

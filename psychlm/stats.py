@@ -18,6 +18,11 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+MAX_NEWTON_STEPS = 30  # of a regression; separated answers need infinitely many
+MAX_HALVINGS = 20  # of a step
+NEWTON_TOLERANCE = 1e-7
+LIMIT_GAIN = 1e-6  # nats, of the last step to an estimate that is infinite
+SMALLEST = 1e-300  # of a probability
 BATCH_VALUES = 2**22  # resampled values held at once (32 MB), so memory does not grow with n_boot
 MAX_EXACT = 9  # pairs up to which the p-value of a rank correlation counts all permutations
 
@@ -266,21 +271,25 @@ def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
         return np.where(norms > 0, (a * b).sum(axis=-1) / norms, np.nan)
 
 
-def pairwise_covariances(values: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+def pairwise_covariances(
+    values: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> tuple[NDArray, NDArray]:
     """Return covariances of columns among the rows that have both, and the numbers of these rows.
 
-    NaN where fewer than two rows have both. Products of matrices, (n_columns, n_columns).
+    NaN where fewer than two rows have both. Products of matrices, (n_columns, n_columns). A row of
+    weight w counts as w rows.
 
     >>> pairwise_covariances(np.array([[1, 2], [2, 4], [3, np.nan]]))[0].tolist()
     [[1.0, 1.0], [1.0, 2.0]]
     """
     answered = (~np.isnan(values)).astype(float)
-    n = answered.T @ answered
     # Deviations from the means of columns, which lose no digits in the products.
-    centred = np.nan_to_num(values - np.nansum(values, axis=0) / np.maximum(n.diagonal(), 1))
-    sums = centred.T @ answered  # of column i among the rows that have column j
+    centred = np.nan_to_num(values - np.nansum(values, axis=0) / np.maximum(answered.sum(0), 1))
+    weighted = centred if weights is None else weights[:, None] * centred
+    n = (answered if weights is None else weights[:, None] * answered).T @ answered
+    sums = weighted.T @ answered  # of column i among the rows that have column j
     with np.errstate(divide="ignore", invalid="ignore"):
-        covariances = (centred.T @ centred - sums * sums.T / n) / (n - 1)
+        covariances = (weighted.T @ centred - sums * sums.T / n) / (n - 1)
     return np.where(n > 1, covariances, np.nan), n
 
 
@@ -304,6 +313,68 @@ def pairwise_correlations(
         scale = np.sqrt(variances * variances.T)
         known = (n >= min_rows) & (scale > 1e-12)
         return np.where(known, covariances / scale, np.nan), n
+
+
+def cumulative_logit(x: NDArray, y: NDArray) -> tuple[float, NDArray, NDArray]:
+    r"""Fit logit P(y >= k) = alpha_k + x b, k = 1, ..., K, by Newton's method.
+
+    With F(k) = P(y >= k), P(y) = F(y) - F(y + 1), F(0) = 1 and F(K + 1) = 0. Of two categories this
+    is logistic regression. Returned are the log-likelihood (nats; NaN of answers that are fitted
+    perfectly, or all alike), b and its errors (NaN where one of b would be infinite); x is (n,
+    n_predictors) without a constant, y (n,) are categories 0, 1, ..., each of which occurs.
+
+    >>> x = np.array([[0.0], [0.0], [0.0], [1.0], [1.0], [1.0]])
+    >>> cumulative_logit(x, np.array([0, 0, 1, 0, 1, 1]))[1].round(4)  # log 4
+    array([1.3863])
+    """
+    n_steps = int(y.max(initial=0))
+    unknown = np.full(x.shape[1], np.nan)
+    if not n_steps:
+        return np.nan, unknown, unknown
+    # Columns: an intercept of each step, then x; of the lower and the upper step of every answer.
+    steps = np.eye(n_steps + 2)[:, 1:-1]
+    lower = np.column_stack([steps[y], x])
+    upper = np.column_stack([steps[y + 1], x])
+    at_least = 1 - np.cumsum(np.bincount(y) / len(y))[:-1]
+    parameters = np.r_[np.log(at_least / (1 - at_least)), np.zeros(x.shape[1])]
+
+    def curves(parameters: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        f_lower = np.where(y > 0, scipy.special.expit(lower @ parameters), 1.0)
+        f_upper = np.where(y < n_steps, scipy.special.expit(upper @ parameters), 0.0)
+        return f_lower, f_upper, np.log(np.maximum(f_lower - f_upper, SMALLEST)).sum()
+
+    f_lower, f_upper, loglik = curves(parameters)
+    gain = np.inf
+    for _ in range(MAX_NEWTON_STEPS):
+        # Derivatives of log P(y) by the two linear predictors: first, and (negative) second ones.
+        p = np.maximum(f_lower - f_upper, SMALLEST)
+        d_lower = f_lower * (1 - f_lower) / p
+        d_upper = -f_upper * (1 - f_upper) / p
+        h_lower = d_lower**2 - d_lower * (1 - 2 * f_lower)
+        h_upper = d_upper**2 - d_upper * (1 - 2 * f_upper)
+        crossed = lower.T @ ((d_lower * d_upper)[:, None] * upper)
+        information = lower.T @ (h_lower[:, None] * lower) + upper.T @ (h_upper[:, None] * upper)
+        information += crossed + crossed.T
+        gradient = lower.T @ d_lower + upper.T @ d_upper
+        try:
+            covariance = np.linalg.inv(information)
+        except np.linalg.LinAlgError:
+            break
+        step = covariance @ gradient
+        for _ in range(MAX_HALVINGS):  # until the log-likelihood does not fall
+            reached = curves(parameters + step)
+            if reached[2] >= loglik - 1e-9:
+                break
+            step = step / 2
+        gain = reached[2] - loglik
+        parameters = parameters + step
+        f_lower, f_upper, loglik = reached
+        if np.abs(step).max() < NEWTON_TOLERANCE:
+            errors = np.sqrt(covariance.diagonal()[n_steps:].clip(0))
+            return float(loglik), parameters[n_steps:], errors
+    # A coefficient runs away: the log-likelihood has a limit, which is 0 of separated answers.
+    has_limit = gain < LIMIT_GAIN and loglik < -LIMIT_GAIN
+    return float(loglik) if has_limit else np.nan, unknown, unknown
 
 
 def holm(p: ArrayLike) -> Any:

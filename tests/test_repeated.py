@@ -157,6 +157,18 @@ def test_enough_repeats_bring_the_error_within_5_percent_of_its_lowest() -> None
     assert np.std(rates) == pytest.approx(enough / 4000**0.5, rel=0.25)
 
 
+@pytest.mark.parametrize("alike", [1, 2, 3])
+def test_models_whose_items_differ_no_more_than_chance_are_worth_no_infinite_items(alike) -> None:
+    rng = np.random.default_rng(8)
+    n_items = 40
+    ease = np.where(np.arange(3)[:, None] < alike, 0.5, rng.beta(1, 1, (3, n_items)))
+    k = pd.DataFrame(rng.binomial(10, ease), index=list("abc")).astype(float)
+    k.iloc[:alike] = 5.0
+    shown = repr(psychlm.compare(Repeated(k, k * 0 + 10)))
+    assert "inf" not in shown and "nan" not in shown
+    assert ("no more than chance" in shown) == (alike > 1)
+
+
 def test_pass_at_k_is_the_share_of_draws_of_k_answers_with_a_right_one() -> None:
     rng = np.random.default_rng(6)
     rows = long_rows(rng)

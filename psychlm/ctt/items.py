@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -10,16 +11,20 @@ from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 from scipy.stats import norm
 
-from psychlm import stats
+from psychlm import frames, stats
 from psychlm.frames import FrameError, Repeated, check_responses, mean_responses, refuse
 
 Array = NDArray[np.float64]
+Weights: TypeAlias = pd.Series | Sequence | None  # by person, or in the order of persons
 ITEMS_PER_BLOCK = 1000  # whose rest scores are in memory at once
 ONE_SIDED = 1.645  # standard errors, of a correlation 1 / sqrt(n): .05 of one side
 
 
-def difficulty(responses: pd.DataFrame | Repeated) -> pd.Series:
+def difficulty(responses: pd.DataFrame | Repeated, *, weights: Weights = None) -> pd.Series:
     """Return the proportion correct of every item (high means easy), among those who answered it.
+
+    ``weights`` by person, here and in the other functions that take them, say how many persons of
+    the population each stands for: a person of weight 3 counts as three who answered alike.
 
     Of persons who answered several times (:class:`psychlm.frames.Repeated`) here and in the other
     functions that take ratings the share of right answers is their score on the item.
@@ -27,10 +32,15 @@ def difficulty(responses: pd.DataFrame | Repeated) -> pd.Series:
     >>> difficulty(pd.DataFrame({"q1": [0, 1], "q2": [1, np.nan]})).to_dict()
     {'q1': 0.5, 'q2': 1.0}
     """
-    return mean_responses(responses).mean().rename("difficulty")
+    checked = mean_responses(responses)
+    each = frames.checked_weights(checked.index, weights)
+    each = np.ones(len(checked)) if each is None else each
+    return (each @ checked.fillna(0) / (each @ checked.notna())).rename("difficulty")
 
 
-def item_rest_correlation(responses: pd.DataFrame | Repeated) -> pd.Series:
+def item_rest_correlation(
+    responses: pd.DataFrame | Repeated, *, weights: Weights = None
+) -> pd.Series:
     """Return each item's Pearson correlation with the score on all other items, also of ratings.
 
     The rest score is the mean over the other items a person answered; persons who
@@ -42,6 +52,7 @@ def item_rest_correlation(responses: pd.DataFrame | Repeated) -> pd.Series:
     """
     checked = check_size(responses, ratings=True)
     values = checked.to_numpy()
+    each = frames.checked_weights(checked.index, weights)
     n_others = (~np.isnan(values)).sum(axis=1, keepdims=True) - 1
     total = np.nansum(values, axis=1, keepdims=True)
     blocks = []  # of items, since the rest scores are as large as the responses
@@ -49,15 +60,20 @@ def item_rest_correlation(responses: pd.DataFrame | Repeated) -> pd.Series:
         block = values[:, start : start + ITEMS_PER_BLOCK]
         with np.errstate(invalid="ignore"):
             rest = (total - block) / n_others
-        blocks.append(_columnwise_correlation(np.where(np.isnan(rest), np.nan, block), rest))
+        blocks.append(_columnwise_correlation(np.where(np.isnan(rest), np.nan, block), rest, each))
     return pd.Series(np.concatenate(blocks), checked.columns, name="item_rest_correlation")
 
 
-def _columnwise_correlation(x: Array, y: Array) -> Array:
+def _columnwise_correlation(x: Array, y: Array, weights: Array | None = None) -> Array:
     """Correlate columns pair by pair; x and y are NaN at the same places."""
     present = ~np.isnan(x)
-    n = np.maximum(present.sum(axis=0), 1)
-    x, y = (np.where(present, values - np.nansum(values, axis=0) / n, 0) for values in (x, y))
+    each = np.ones((1, 1)) if weights is None else weights[:, None]
+    n = np.maximum((each * present).sum(axis=0), 1e-300)
+    root = np.sqrt(each)  # of the weights, so that products of two deviations have them
+    x, y = (
+        root * np.where(present, values - np.nansum(each * values, axis=0) / n, 0)
+        for values in (x, y)
+    )
     norms = np.linalg.norm(x, axis=0) * np.linalg.norm(y, axis=0)
     # Rounding leaves the norm of a constant column near 1e-15 rather than at 0.
     with np.errstate(invalid="ignore"):
@@ -197,7 +213,7 @@ def scalability(responses: pd.DataFrame | Repeated) -> pd.Series:
     return result
 
 
-def cronbach_alpha(responses: pd.DataFrame | Repeated) -> float:
+def cronbach_alpha(responses: pd.DataFrame | Repeated, *, weights: Weights = None) -> float:
     """Return Cronbach's (1951) alpha, k/(k - 1) (1 - sum_i s_i^2 / s^2).
 
     s_i^2 is the variance of item i and s^2 the variance of the sum score, the sum of all pairwise
@@ -208,7 +224,7 @@ def cronbach_alpha(responses: pd.DataFrame | Repeated) -> float:
     >>> round(cronbach_alpha(pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1]})), 4)
     0.7273
     """
-    return _alpha(*_with_total(check_size(responses, ratings=True)))
+    return _alpha(*_with_total(check_size(responses, ratings=True), weights))
 
 
 def alpha_interval(
@@ -335,7 +351,7 @@ def omega(responses: pd.DataFrame, n_groups: int = 3) -> pd.Series:
     return pd.Series(result, name="omega")
 
 
-def alpha_if_deleted(responses: pd.DataFrame | Repeated) -> pd.Series:
+def alpha_if_deleted(responses: pd.DataFrame | Repeated, *, weights: Weights = None) -> pd.Series:
     """Return Cronbach's alpha of the test without each item in turn (at least three items).
 
     NaN where what is left has no variance.
@@ -345,7 +361,7 @@ def alpha_if_deleted(responses: pd.DataFrame | Repeated) -> pd.Series:
     {'q1': 0.5, 'q2': 0.727, 'q3': 0.727}
     """
     checked = check_size(responses, 3, ratings=True)
-    variances, with_total = _with_total(checked)
+    variances, with_total = _with_total(checked, weights)
     n_left = len(variances) - 1
     # Without item k: the trace loses its variance, the total its row and column.
     trace = variances.sum() - variances
@@ -356,14 +372,16 @@ def alpha_if_deleted(responses: pd.DataFrame | Repeated) -> pd.Series:
     return pd.Series(alphas, checked.columns, name="alpha_if_deleted")
 
 
-def standard_error_of_measurement(responses: pd.DataFrame | Repeated) -> float:
+def standard_error_of_measurement(
+    responses: pd.DataFrame | Repeated, *, weights: Weights = None
+) -> float:
     """Return s sqrt(1 - alpha), in points of the sum score, whose standard deviation is s.
 
     >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
     >>> round(standard_error_of_measurement(responses), 4)
     0.6455
     """
-    variances, with_total = _with_total(check_size(responses, ratings=True))
+    variances, with_total = _with_total(check_size(responses, ratings=True), weights)
     return float(np.sqrt(with_total.sum() * (1 - _alpha(variances, with_total))))
 
 
@@ -439,9 +457,10 @@ def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
     return kappa.rename("kappa")
 
 
-def _covariances(responses: pd.DataFrame) -> Array:
+def _covariances(responses: pd.DataFrame, weights: Weights = None) -> Array:
     """Return pairwise covariances of items; their sum is the variance of the sum score."""
-    covariances, n_both = stats.pairwise_covariances(responses.to_numpy())
+    each = frames.checked_weights(responses.index, weights)
+    covariances, n_both = stats.pairwise_covariances(responses.to_numpy(), each)
     unknown = np.argwhere(n_both < 2)
     if len(unknown):
         first, second = responses.columns[unknown[0]]
@@ -454,10 +473,10 @@ def _covariances(responses: pd.DataFrame) -> Array:
     return covariances
 
 
-def _with_total(responses: pd.DataFrame) -> tuple[Array, Array]:
+def _with_total(responses: pd.DataFrame, weights: Weights = None) -> tuple[Array, Array]:
     """Return the items' variances, and their covariances with the sum score."""
-    if responses.isna().any(axis=None):
-        covariances = _covariances(responses)
+    if weights is not None or responses.isna().any(axis=None):
+        covariances = _covariances(responses, weights)
         return covariances.diagonal(), covariances.sum(axis=0)
     centred = (responses - responses.mean()).to_numpy()
     with_total = centred.T @ centred.sum(axis=1)

@@ -30,10 +30,8 @@ from .adaptive import (
 )
 from .broken_items import flag_items as flag_items
 from .dif import (
-    ExplanatoryDIF as ExplanatoryDIF,
     LikelihoodRatioDIF as LikelihoodRatioDIF,
     MantelHaenszel as MantelHaenszel,
-    dif_explanatory as dif_explanatory,
     dif_likelihood_ratio as dif_likelihood_ratio,
     dif_logistic as dif_logistic,
     mantel_haenszel as mantel_haenszel,
@@ -46,6 +44,10 @@ from .dimensionality import (
     rotate as rotate,
     tetrachoric as tetrachoric,
     two_factor as two_factor,
+)
+from .explanatory import (
+    ExplanatoryDIF as ExplanatoryDIF,
+    dif_explanatory as dif_explanatory,
 )
 from .item_fit import (
     ability_x2 as ability_x2,

@@ -211,11 +211,12 @@ def adaptive_test(
         item = item_at_step[row, step]
         category = response[row, step].astype(int)
         n_in_area[row, bank.areas[item]] += 1
-        log_weight = log_posterior[row] + bank.log_p[item, category]
-        log_weight -= log_weight.max(axis=1, keepdims=True)
-        weight, estimate[row], se[row, step] = _moments(log_weight, grid)
-        log_posterior[row] = log_weight
+        log_posterior[row] += bank.log_p[item, category]
+        weight = softmax(log_posterior[row], axis=1)
         posterior[row] = weight
+        estimate[row] = (weight * grid).sum(axis=1)
+        variance = (weight * grid**2).sum(axis=1) - estimate[row] ** 2
+        se[row, step] = np.sqrt(np.maximum(variance, 0))
         theta[row, step] = estimate[row]
         score[row, step] = (weight * bank.expected_score).sum(axis=1)
         # Whose test ends here?
@@ -380,13 +381,7 @@ class _Bank:
         self.stratum = rank * n_steps // len(rank)
 
     def values(
-        self,
-        rule: Rule,
-        step: int,
-        row: Array,
-        estimate: Array,
-        posterior: Array,
-        priority: Array,
+        self, rule: Rule, step: int, row: Array, estimate: Array, posterior: Array, priority: Array
     ) -> Array:
         """Return the value of every item under the rule for the persons of some rows."""
         if rule == "information":
@@ -407,14 +402,6 @@ class _Bank:
         lacking = self.share * (step + 1) - n_in_area
         lacking = np.where(opened @ self.in_area.T, lacking, -np.inf)
         return opened & (self.areas == lacking.argmax(axis=1)[:, None])
-
-
-def _moments(log_weight: Array, grid: Array) -> tuple[Array, Array, Array]:
-    """Return posterior weights of the nodes, and their mean and standard deviation, by person."""
-    weight = np.exp(log_weight)
-    weight /= weight.sum(axis=1, keepdims=True)
-    mean = (weight * grid).sum(axis=1)
-    return weight, mean, np.sqrt(np.maximum((weight * grid**2).sum(axis=1) - mean**2, 0))
 
 
 def _drawn(

@@ -2,8 +2,8 @@ r"""Differential item functioning: items harder for one group than for another o
 
 Mantel and Haenszel's test and logistic regression compare persons of equal score, or of equal
 ability where not everyone answered every item, in two groups or more; likelihood ratios free an
-item's parameters in one group of a two-group model of any form; random effects explain differences
-by kinds of items.
+item's parameters in one group of a two-group model of any form. Random effects that explain
+differences by kinds of items are in :mod:`psychlm.irt.explanatory`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,26 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, xlogy
+from scipy.special import xlogy
 from scipy.stats import chi2, norm
 
-from psychlm.frames import FrameError, check_responses, format_names, refuse
+from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt._fit import fit as fit_model
-from psychlm.irt.explanatory import BOUNDARY_SD, fit_difficulties
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
 from psychlm.irt.priors import LogNormal, Prior
 from psychlm.irt.response_functions import model_named
-from psychlm.irt.response_matrix import uncompressed
 from psychlm.irt.result import IRTFit
 from psychlm.irt.specification import IRTWarning, check_groups
-from psychlm.stats import holm
+from psychlm.stats import cumulative_logit, holm
 
 ALPHA = 0.05  # level of the tests behind the classes A, B and C
-ETS_CLASSES = ("", "A", "B", "C")  # not tested, negligible, moderate, large
+JODOIN_GIERL = (0.035, 0.070)  # gains in R^2 from which classes are B and C (2001)
 DELTA_PER_LOGIT = -2.35  # the delta scale of ETS (Holland & Thayer 1988)
 MAX_ROUNDS = 10  # of purification
 N_CLASSES = 20  # of ability, among which persons are matched
 LEAST_SD = 0.05  # of ability in a group, logits
 MAX_MOMENT_STEPS = 200  # of EM for the mean and sd of ability in a group
 MOMENT_TOLERANCE = 1e-4  # logits
-MAX_NEWTON_STEPS = 30  # of a regression; separated answers need infinitely many
-MAX_HALVINGS = 20  # of a step
-NEWTON_TOLERANCE = 1e-7
-LIMIT_GAIN = 1e-6  # nats, of the last step to an estimate that is infinite
 SMALLEST = 1e-300  # of a probability
 
 
@@ -66,40 +60,16 @@ class LikelihoodRatioDIF:
     n_untested: int  # items answered alike by all of a group, whose parameters would be infinite
 
 
-@dataclass(frozen=True)
-class ExplanatoryDIF:
-    """Differential item functioning with partial pooling; logits, above 0: harder for the focal."""
-
-    by: pd.DataFrame  # by kind of item: difference, se, low, high, n_items
-    items: pd.DataFrame  # by item: difference (kind's and its own), se, low, high, b, kind
-    mean_difference: float  # of all items: the reference group's mean ability less the focal's
-    se_mean_difference: float
-    sds: pd.Series  # of difficulties, and of the differences of kinds and of items within a kind
-    at_boundary: tuple[str, ...]  # names of the sds estimated at their boundary 0
-    ability_sd: pd.Series  # reference, focal
-    loglik: float  # nats
-    n_persons: int
-    converged: bool
-
-
-def focal_persons(
-    persons: pd.Index, group: pd.Series | Sequence, reference: object = None
-) -> np.ndarray:
-    """Return which persons belong to the focal group of two, in their order."""
-    names, member = check_groups(persons, group, reference)
-    if len(names) != 2:
-        raise FrameError(
-            f"two groups are needed, and these are {len(names)}: {format_names(names)}"
-        )
-    return member == 1
-
-
 def compared_persons(
-    responses: pd.DataFrame, group: pd.Series | Sequence, reference: object, ratings: bool = False
+    responses: pd.DataFrame,
+    group: pd.Series | Sequence,
+    reference: object,
+    ratings: bool = False,
+    most: float = np.inf,
 ) -> tuple[pd.DataFrame, list, np.ndarray]:
     """Return the responses of persons who have a group, the groups' names and persons' numbers.
 
-    Persons whose group is NaN or None are left out, with a warning that names them.
+    Others are left out, with a warning that names them; ``most`` groups are taken.
     """
     checked = check_responses(responses, ratings=ratings)
     if not isinstance(group, pd.Series) and len(group) == len(checked):
@@ -109,9 +79,13 @@ def compared_persons(
         if len(without):
             message = f"{len(without)} of {len(checked)} persons have no group and are left out: "
             warnings.warn(message + format_names(without), IRTWarning, stacklevel=3)
-            checked = checked.drop(index=without)
-            group = group.dropna()
+        checked = checked.drop(index=without)
+        group = group.dropna()
     names, member = check_groups(checked.index, group, reference)
+    if len(names) > most:
+        raise FrameError(
+            f"two groups are needed, and these are {len(names)}: {format_names(names)}"
+        )
     return checked, names, member
 
 
@@ -137,16 +111,15 @@ def rest_ability(
     common = normal_weights(nodes, fit.ability_mean, fit.ability_sd)
     for number in np.unique(member):
         of_group = posterior.weights[member == number] / np.maximum(common, SMALLEST)
-        mean = fit.ability_mean
-        sd = fit.ability_sd
-        for _ in range(MAX_MOMENT_STEPS):  # EM for the moments of the group's abilities
-            updated = of_group * normal_weights(nodes, mean, sd)
+        moments = np.array([fit.ability_mean, fit.ability_sd])
+        for _ in range(MAX_MOMENT_STEPS):  # EM for the mean and sd of the group's abilities
+            updated = of_group * normal_weights(nodes, *moments)
             updated /= updated.sum(axis=1, keepdims=True)
             shares = updated.mean(axis=0)
-            previous = np.array([mean, sd])
-            mean = float(shares @ nodes)
-            sd = max(float(np.sqrt(shares @ (nodes - mean) ** 2)), LEAST_SD)
-            if np.abs(previous - (mean, sd)).max() < MOMENT_TOLERANCE:
+            mean = shares @ nodes
+            previous = moments
+            moments = np.array([mean, max(np.sqrt(shares @ (nodes - mean) ** 2), LEAST_SD)])
+            if np.abs(previous - moments).max() < MOMENT_TOLERANCE:
                 break
         weights[member == number] = updated
     # Expected abilities by all counted items, then without the answer to each of them.
@@ -215,9 +188,9 @@ def mantel_haenszel(
         with continuity correction, ``p``, ``p_adjusted`` (Holm); ``std_p_dif``, the difference
         focal less reference in proportions correct, standardised to the focal group's scores
         (Dorans & Kulick 1986); ``ets``, class A (negligible: \|delta\| < 1 or not significant), C
-        (large: \|delta\| >= 1.5 and significantly above 1) or B; ``n_strata`` in which both groups
-        and both responses occur, ``n_used`` persons in them, also by group (``n_used_a``, ...);
-        ``in_matching``. NaN (class "") where no such stratum is left.
+        (large: \|delta\| >= 1.5 and significantly above 1) or B; ``n_used`` persons, also by group
+        (``n_used_a``), in the ``n_strata`` that have both groups and both responses (NaN and class
+        "" without any); ``in_matching``.
 
         Of three groups or more, ``chi2``, ``df`` and ``p`` are those of the generalised test of all
         groups (Somes 1986, without correction), and each group is compared with the rest:
@@ -228,7 +201,7 @@ def mantel_haenszel(
     ----------
     Mantel & Haenszel (1959), Journal of the National Cancer Institute 22, 719-748; Zieky (1993), in
     Holland & Wainer (eds.), Differential Item Functioning, for the classes; Somes (1986), The
-    American Statistician 40, 106-108, the generalised test of difR's ``difGMH``.
+    American Statistician 40, 106-108, of several groups, as difR's ``difGMH``.
 
     Examples
     --------
@@ -254,15 +227,11 @@ def mantel_haenszel(
         else:
             counted = checked.columns[in_matching].intersection(model.items.index, sort=False)
             matched = rest_ability(model, checked, member, counted)
-        strata = np.zeros(x.shape, dtype=int)
-        if n_classes is None:
-            strata = matched.astype(int)
-        else:
-            edges = np.nanquantile(
-                np.where(np.isnan(x), np.nan, matched), np.arange(1, n_classes) / n_classes, axis=0
-            )
-            for edge in edges:
-                strata += matched > edge
+        strata = matched.astype(int)
+        if n_classes is not None:  # between quantiles among those who answered the item
+            levels = np.arange(1, n_classes) / n_classes
+            edges = np.nanquantile(np.where(np.isnan(x), np.nan, matched), levels, axis=0)
+            strata = sum((matched > edge for edge in edges), start=np.zeros(x.shape, int))
         items = _by_stratum(x, member, strata, names).set_index(checked.columns)
         n_rounds += 1
         clean = ~items["ets"].isin(["B", "C"]).to_numpy()
@@ -296,40 +265,47 @@ def _by_stratum(
     cells = (cell[answered] * 2 + x[answered]).astype(int)
     counts = np.bincount(cells, minlength=2 * n_items * n_strata * n_groups)
     tables = counts.reshape(n_items, n_strata, n_groups, 2).astype(float)
-    if n_groups == 2:
-        return _two_groups(tables, names)
-    # All groups at once: the right responses of all but the last group, less those expected, by the
-    # inverse of their covariance under no difference (Somes 1986, equations 2 to 4).
+    result = _two_groups(tables) if n_groups == 2 else _all_groups(tables, names)
+    # Strata with persons of two groups at least, and with both responses.
+    of_groups = tables.sum(axis=3)
+    right = tables[..., 1].sum(axis=2)
+    size = of_groups.sum(axis=2)
+    informative = (size > of_groups.max(axis=2)) & (right > 0) & (right < size)
+    n_used = (of_groups * informative[..., None]).sum(axis=1).astype(int)
+    result["n_used"] = n_used.sum(axis=1)
+    result[[f"n_used_{name}" for name in names]] = n_used
+    return result.assign(n_strata=informative.sum(axis=1))
+
+
+def _all_groups(tables: np.ndarray, names: Sequence) -> pd.DataFrame:
+    """Return the generalised test of items, and of each group against the rest."""
+    # The right responses of all groups but the last, less those expected, by the inverse of their
+    # covariance under no difference (Somes 1986, equations 2 to 4).
     of_groups = tables.sum(axis=3)
     right = tables[..., 1].sum(axis=2)
     size = of_groups.sum(axis=2)
     share = of_groups / np.maximum(size, 1)[..., None]
     difference = (tables[..., 1] - share * right[..., None]).sum(axis=1)[:, :-1]
     scale = right * (size - right) / np.maximum(size - 1, 1)
-    spread = (scale[..., None] * share).sum(axis=1)[:, :, None] * np.eye(n_groups)
+    spread = (scale[..., None] * share).sum(axis=1)[:, :, None] * np.eye(len(names))
     spread = (spread - np.einsum("is,isg,ish->igh", scale, share, share))[:, :-1, :-1]
     inverse = np.linalg.pinv(spread, hermitian=True)
     statistic = np.einsum("ig,igh,ih->i", difference, inverse, difference)
     df = np.linalg.matrix_rank(spread, hermitian=True)
     p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
     result = pd.DataFrame({"chi2": np.where(df > 0, statistic, np.nan), "df": df, "p": p})
-    worst = np.zeros(n_items, dtype=int)
+    classes = []
     for g, name in enumerate(names):
         rest = tables.sum(axis=2) - tables[:, :, g]
-        alone = _two_groups(np.stack([rest, tables[:, :, g]], axis=2), ["rest", name])
-        worst = np.maximum(worst, alone["ets"].map(list(ETS_CLASSES).index))
+        alone = _two_groups(np.stack([rest, tables[:, :, g]], axis=2))
+        classes.append(alone["ets"])
         for column in ("log_odds", "se", "p"):
             result[f"{column}_{name}"] = alone[column]
-    of_class = np.array(ETS_CLASSES)[worst]
-    result["ets"] = np.where(p < ALPHA, of_class, np.where(np.isnan(p), "", "A"))
-    informative = (size > of_groups.max(axis=2)) & (right > 0) & (right < size)
-    result["n_used"] = (size * informative).sum(axis=1).astype(int)
-    for g, name in enumerate(names):
-        result[f"n_used_{name}"] = (of_groups[..., g] * informative).sum(axis=1).astype(int)
-    return result.assign(n_strata=informative.sum(axis=1))
+    worst = pd.concat(classes, axis=1).max(axis=1)  # of "", "A", "B" and "C" the last
+    return result.assign(ets=np.where(p < ALPHA, worst, np.where(np.isnan(p), "", "A")))
 
 
-def _two_groups(tables: np.ndarray, names: Sequence) -> pd.DataFrame:
+def _two_groups(tables: np.ndarray) -> pd.DataFrame:
     """Return the statistics of items from 2 x 2 tables, (n_items, n_strata, group, response)."""
     # Counts a, b (reference right, wrong), c, d (focal right, wrong): each (n_items, n_strata).
     (b, a), (d, c) = tables.transpose(2, 3, 0, 1)
@@ -367,11 +343,6 @@ def _two_groups(tables: np.ndarray, names: Sequence) -> pd.DataFrame:
     negligible = (magnitude < 1) | ~(columns["p"] < ALPHA)
     large = (magnitude >= 1.5) & beyond_one
     columns["ets"] = np.select([np.isnan(magnitude), negligible, large], ["", "A", "C"], "B")
-    informative = both & (right > 0) & (wrong > 0)
-    counts = {"n_used": size, f"n_used_{names[0]}": reference, f"n_used_{names[1]}": focal}
-    counts["n_strata"] = np.ones_like(size)
-    for name, persons in counts.items():
-        columns[name] = (persons * informative).sum(1).astype(int)
     return pd.DataFrame(columns)
 
 
@@ -443,103 +414,37 @@ def dif_logistic(
         z = (z - z.mean()) / max(z.std(), 1e-12)
         groups = np.eye(len(names))[member[answered]]
         focal = groups[:, groups.any(axis=0)][:, 1:]  # of groups who were asked the item
-        one, two, both = (
-            _cumulative_logit(np.column_stack(columns), categories)
-            for columns in ([z], [z, focal], [z, focal, focal * z[:, None]])
-        )
+        by_score, _, _ = cumulative_logit(z[:, None], categories)
+        uniform, b, errors = cumulative_logit(np.column_stack([z, focal]), categories)
+        crossed = np.column_stack([z, focal, focal * z[:, None]])
+        nonuniform, _, _ = cumulative_logit(crossed, categories)
         # Nagelkerke's R^2 of the models without and with the groups.
         share = np.bincount(categories) / len(z)
         null = len(z) * xlogy(share, share).sum()
         scale = 1 - np.exp(2 * null / len(z))
-        r2 = [(1 - np.exp(2 * (null - each.loglik) / len(z))) / scale for each in (one, both)]
-        gains = 2 * np.array([both.loglik - one.loglik, two.loglik - one.loglik])
-        gains = np.append(gains, gains[0] - gains[1])
+        r2 = (1 - np.exp(2 * (null - np.array([by_score, nonuniform])) / len(z))) / scale
+        gains = 2 * np.array([nonuniform - by_score, uniform - by_score, nonuniform - uniform])
         df = np.array([2, 1, 1]) * focal.shape[1]
         p = chi2.sf(np.maximum(gains, 0.0), np.where(df > 0, df, np.nan))
         row = {"chi2": gains[0], "df": df[0], "p": p[0], "p_uniform": p[1], "p_nonuniform": p[2]}
         if len(names) == 2:
-            row |= {"log_odds": two.coefficients[-1], "se": two.errors[-1]}
+            known = focal.shape[1] > 0  # not where one group alone was asked
+            row |= {"log_odds": b[-1] if known else np.nan, "se": errors[-1] if known else np.nan}
         for g, name in enumerate(names if len(names) > 2 else []):
-            alone = _cumulative_logit(np.column_stack([z, groups[:, g]]), categories)
-            gain = 2 * max(alone.loglik - one.loglik, 0.0)
-            row |= {f"log_odds_{name}": alone.coefficients[-1], f"se_{name}": alone.errors[-1]}
-            row[f"p_{name}"] = chi2.sf(gain, 1)
-        row |= {"delta_r2": r2[1] - r2[0], "n_used": len(z)}
+            alone, b, errors = cumulative_logit(np.column_stack([z, groups[:, g]]), categories)
+            row |= {f"log_odds_{name}": b[-1], f"se_{name}": errors[-1]}
+            row[f"p_{name}"] = chi2.sf(2 * max(alone - by_score, 0.0), 1)
+        row |= {"delta_r2": np.diff(r2)[0], "n_used": len(z)}
         row |= {f"n_used_{n}": int(m) for n, m in zip(names, groups.sum(axis=0), strict=True)}
         rows.append(row)
     table = pd.DataFrame(rows, checked.columns)
     table.insert(3, "p_adjusted", holm(table["p"]))
-    gain = table["delta_r2"]
-    negligible = ~(table["p"] < ALPHA) | (gain < 0.035)
-    classes = np.select([table["p"].isna(), negligible, gain < 0.070], ["", "A", "B"], "C")
+    negligible = ~(table["p"] < ALPHA) | (table["delta_r2"] < JODOIN_GIERL[0])
+    moderate = table["delta_r2"] < JODOIN_GIERL[1]
+    classes = np.select([table["p"].isna(), negligible, moderate], ["", "A", "B"], "C")
     table.insert(table.columns.get_loc("delta_r2") + 1, "class", classes)
     table.attrs["matching"] = "score" if model is None else "ability"
     return table
-
-
-@dataclass(frozen=True)
-class _Regression:
-    """A fitted regression; coefficients and errors are NaN where one would be infinite."""
-
-    loglik: float  # nats; NaN of answers that are fitted perfectly, or all alike
-    coefficients: np.ndarray
-    errors: np.ndarray
-
-
-def _cumulative_logit(x: np.ndarray, y: np.ndarray) -> _Regression:
-    r"""Fit logit P(y >= k) = alpha_k + x b, k = 1, ..., K, by Newton's method.
-
-    With F(k) = P(y >= k), P(y) = F(y) - F(y + 1), F(0) = 1 and F(K + 1) = 0. Of two categories this
-    is logistic regression.
-    """
-    n_steps = int(y.max(initial=0))
-    unknown = np.full(x.shape[1], np.nan)
-    if not n_steps:
-        return _Regression(np.nan, unknown, unknown)
-    # Columns: an intercept of each step, then x; of the lower and the upper step of every answer.
-    steps = np.eye(n_steps + 2)[:, 1:-1]
-    lower = np.column_stack([steps[y], x])
-    upper = np.column_stack([steps[y + 1], x])
-    at_least = 1 - np.cumsum(np.bincount(y) / len(y))[:-1]
-    parameters = np.r_[np.log(at_least / (1 - at_least)), np.zeros(x.shape[1])]
-
-    def curves(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        f_lower = np.where(y > 0, expit(lower @ parameters), 1.0)
-        f_upper = np.where(y < n_steps, expit(upper @ parameters), 0.0)
-        return f_lower, f_upper, np.log(np.maximum(f_lower - f_upper, SMALLEST)).sum()
-
-    f_lower, f_upper, loglik = curves(parameters)
-    gain = np.inf
-    for _ in range(MAX_NEWTON_STEPS):
-        # Derivatives of log P(y) by the two linear predictors: first, and (negative) second ones.
-        p = np.maximum(f_lower - f_upper, SMALLEST)
-        d_lower = f_lower * (1 - f_lower) / p
-        d_upper = -f_upper * (1 - f_upper) / p
-        h_lower = d_lower**2 - d_lower * (1 - 2 * f_lower)
-        h_upper = d_upper**2 - d_upper * (1 - 2 * f_upper)
-        crossed = lower.T @ ((d_lower * d_upper)[:, None] * upper)
-        information = lower.T @ (h_lower[:, None] * lower) + upper.T @ (h_upper[:, None] * upper)
-        information += crossed + crossed.T
-        gradient = lower.T @ d_lower + upper.T @ d_upper
-        try:
-            covariance = np.linalg.inv(information)
-        except np.linalg.LinAlgError:
-            break
-        step = covariance @ gradient
-        for _ in range(MAX_HALVINGS):  # until the log-likelihood does not fall
-            reached = curves(parameters + step)
-            if reached[2] >= loglik - 1e-9:
-                break
-            step = step / 2
-        gain = reached[2] - loglik
-        parameters = parameters + step
-        f_lower, f_upper, loglik = reached
-        if np.abs(step).max() < NEWTON_TOLERANCE:
-            errors = np.sqrt(covariance.diagonal()[n_steps:].clip(0))
-            return _Regression(float(loglik), parameters[n_steps:], errors)
-    # A coefficient runs away: the log-likelihood has a limit, which is 0 of separated answers.
-    has_limit = gain < LIMIT_GAIN and loglik < -LIMIT_GAIN
-    return _Regression(float(loglik) if has_limit else np.nan, unknown, unknown)
 
 
 def dif_likelihood_ratio(
@@ -595,8 +500,9 @@ def dif_likelihood_ratio(
     >>> dif_likelihood_ratio(lsat, group, model="1PL").items["df"].tolist()
     [1, 1, 1, 1, 1]
     """
-    checked = check_responses(responses, ratings=not model_named(model).dichotomous)
-    focal = focal_persons(checked.index, group, reference)
+    ratings = not model_named(model).dichotomous
+    checked, _, member = compared_persons(responses, group, reference, ratings, most=2)
+    focal = member == 1
     fixed = pd.Index([] if anchors is None else anchors)
     unknown = fixed.difference(checked.columns)
     if len(unknown) or (anchors is not None and not len(fixed)):
@@ -660,142 +566,17 @@ def _difference(freed: IRTFit, item: object) -> dict[str, float]:
     reference = freed.in_group("reference")
     focal = freed.in_group("focal")
     names = [name for name in freed.items if re.fullmatch(r"a|b\d*", name)]
-    old, new = (each.items.loc[item, names].astype(float) for each in (reference, focal))
+    old = reference.items.loc[item, names].astype(float)
+    new = focal.items.loc[item, names].astype(float)
     row = old.add_suffix("_reference").to_dict() | new.add_suffix("_focal").to_dict()
     # Curves of both groups at the focal group's abilities, (n_nodes, n_categories).
     theta = focal.ability_mean + focal.ability_sd * STANDARD_GRID
     position = freed.items.index.get_loc(item)
-    there, here = (each.probability(theta)[:, position] for each in (reference, focal))
+    there = reference.probability(theta)[:, position]
+    here = focal.probability(theta)[:, position]
     gap = (here - there) @ np.arange(here.shape[1]) / ((here > 0).any(axis=0).sum() - 1)
     # The mean leaves out categories that the item lacks; flat items have infinite difficulties.
     with np.errstate(invalid="ignore"):
         row["b_difference"] = float((new - old)[names[1:]].mean())
     row["p_difference"] = float(normal_weights(STANDARD_GRID) @ gap)
     return row
-
-
-def dif_explanatory(
-    responses: pd.DataFrame,
-    group: pd.Series | Sequence,
-    by: pd.Series,
-    *,
-    reference: object = None,
-    max_iterations: int = 500,
-) -> ExplanatoryDIF:
-    r"""Explain differential item functioning by kinds of items, with partial pooling.
-
-    .. math:: b_{jf} - b_{jr} = \delta + s_{k(j)} + u_j, \quad s_k \sim N(0, \tau_s^2), \quad
-              u_j \sim N(0, \tau_u^2), \qquad b_{jr} \sim N(\mu, \tau_b^2)
-
-    with k(j) the kind of item j, such as a linguistic phenomenon. The mean difference
-    :math:`\delta` is one of ability, whose sd is estimated in each group. Differences are shrunken
-    towards their mean, so that many of them need no further correction for their number (Gelman,
-    Hill & Yajima 2012).
-
-    Parameters
-    ----------
-    responses, group : DataFrame, and Series or sequence
-        As in :func:`mantel_haenszel`; an item may be answered alike by all of a group.
-    by : Series indexed by item
-        The kind of every item.
-    reference, max_iterations
-        The reference group; quasi-Newton steps.
-
-    Returns
-    -------
-    ExplanatoryDIF
-        With intervals of posterior probability 0.95.
-
-    Warns
-    -----
-    IRTWarning
-        Without convergence, or with a variance of differences at its boundary 0, which
-        ``at_boundary`` names: these are then 0 with ``se``, ``low`` and ``high`` NaN.
-
-    References
-    ----------
-    De Boeck (2008), Psychometrika 73, 533-559; Van den Noortgate & De Boeck (2005), Journal of
-    Educational and Behavioral Statistics 30, 443-464 (DIF as a random effect); Gelman, Hill &
-    Yajima (2012), Journal of Research on Educational Effectiveness 5, 189-211.
-
-    Examples
-    --------
-    >>> from psychlm import corpora
-    >>> lsat = corpora.lsat6()
-    >>> kinds = pd.Series(["a", "a", "a", "b", "b"], lsat.columns)
-    >>> found = dif_explanatory(lsat, np.arange(1000) % 2, kinds)
-    >>> found.by.index.tolist(), found.converged
-    (['a', 'b'], True)
-    """
-    checked = check_responses(responses)
-    focal = focal_persons(checked.index, group, reference)
-    refuse("items", by.index[by.index.duplicated()], "stand twice in `by`; keep one of each")
-    kinds = by.reindex(checked.columns)
-    refuse("items", kinds.index[kinds.isna()], "have no kind in `by`; give them one")
-    codes, names = pd.factorize(kinds, sort=True)
-    n_items = checked.shape[1]
-    n_kinds = len(names)
-    if not 2 <= n_kinds < n_items:
-        raise FrameError(
-            f"{n_kinds} kinds of {n_items} items: give at least two, and fewer than items, or test "
-            "single items by mantel_haenszel or dif_likelihood_ratio"
-        )
-    # Cells: every item in the reference group, then every item in the focal group.
-    cells = pd.concat([checked[~focal], checked[focal]], axis=1).reindex(checked.index)
-    one = np.eye(n_items)
-    none = np.zeros((n_items, n_items))
-    of_kind = np.eye(n_kinds)[codes]
-    in_focal = np.repeat([0.0, 1.0], n_items)
-    estimates = fit_difficulties(
-        uncompressed(cells.to_numpy(), checked.index),
-        np.column_stack([np.ones(2 * n_items), in_focal]),
-        [np.vstack([one, one]), np.vstack([0 * of_kind, of_kind]), np.vstack([none, one])],
-        in_focal.astype(int),
-        max_iterations,
-    )
-    if not estimates.converged:
-        message = f"no convergence in {estimates.n_iterations} steps; raise max_iterations"
-        warnings.warn(message, IRTWarning, stacklevel=2)
-
-    # A variance at its boundary 0: its effects are 0 by estimate, and the responses give them no
-    # interval, since the posterior given that variance is a point.
-    sds = pd.Series(estimates.tau, ["difficulty", "difference_of_kinds", "difference_of_items"])
-    at_boundary = tuple(sds.index[sds <= BOUNDARY_SD])
-    differences = [name for name in at_boundary if name != "difficulty"]
-    if differences:
-        warnings.warn(
-            f"the variance of {' and of '.join(differences)} is estimated at its boundary 0: the "
-            "responses tell no such differences from chance, so they are 0 without interval (NaN)",
-            IRTWarning,
-            stacklevel=2,
-        )
-
-    # Rows of the covariance: mean and delta, difficulties of items, differences of kinds, of items.
-    _, of_kinds, of_items = estimates.effects
-    covariance = estimates.covariance[2 + n_items :, 2 + n_items :]
-    variance = covariance.diagonal()
-    item_rows = n_kinds + np.arange(n_items)
-    of_item = variance[codes] + variance[item_rows] + 2 * covariance[codes, item_rows]
-
-    def table(modes: np.ndarray, variance: np.ndarray, index: pd.Index) -> pd.DataFrame:
-        """Return posterior modes, sds and intervals."""
-        se = np.sqrt(variance)
-        se = np.where(se > BOUNDARY_SD, se, np.nan)
-        half = norm.ppf(0.975) * se
-        columns = {"difference": modes, "se": se, "low": modes - half, "high": modes + half}
-        return pd.DataFrame(columns, index=index)
-
-    by_kind = table(of_kinds, variance[:n_kinds], pd.Index(names, name="kind"))
-    by_item = table(of_kinds[codes] + of_items, of_item, checked.columns.rename("item"))
-    return ExplanatoryDIF(
-        by=by_kind.assign(n_items=np.bincount(codes)),
-        items=by_item.assign(b=estimates.b[:n_items], kind=kinds.to_numpy()),
-        mean_difference=float(estimates.eta[1]),
-        se_mean_difference=float(np.sqrt(estimates.covariance[1, 1])),
-        sds=sds,
-        at_boundary=at_boundary,
-        ability_sd=pd.Series(estimates.ability_sd, ["reference", "focal"]),
-        loglik=estimates.loglik,
-        n_persons=len(checked),
-        converged=estimates.converged,
-    )

@@ -201,10 +201,7 @@ class ParallelAnalysis:
 
 
 def parallel_analysis(
-    responses: pd.DataFrame,
-    *,
-    n_draws: int = 50,
-    rng: np.random.Generator | int = 0,
+    responses: pd.DataFrame, *, n_draws: int = 50, rng: np.random.Generator | int = 0
 ) -> ParallelAnalysis:
     """Compare eigenvalues with those by chance, when every item's responses are shuffled among the
     persons who were asked it, ``n_draws`` times (Horn 1965; Buja & Eyuboglu 1992); also of ratings.
@@ -217,14 +214,12 @@ def parallel_analysis(
     rng = np.random.default_rng(rng)
     observed = eigenvalues(checked)
     x = checked.to_numpy()
-    # Rows of each column in the order: asked first; then permuted among themselves.
-    asked_first = np.argsort(np.isnan(x), axis=0, kind="stable")
     draws = []
     for _ in range(n_draws):
-        keys = np.where(np.isnan(x), np.inf, rng.random(x.shape))
-        shuffled = np.full_like(x, np.nan)
-        permuted = np.take_along_axis(x, np.argsort(keys, axis=0), axis=0)
-        np.put_along_axis(shuffled, asked_first, permuted, axis=0)
+        shuffled = x.copy()
+        for item in shuffled.T:
+            asked = ~np.isnan(item)
+            item[asked] = rng.permutation(item[asked])
         draws.append(eigenvalues(pd.DataFrame(shuffled, columns=checked.columns)))
     table = pd.DataFrame({"eigenvalue": observed, "chance_mean": np.mean(draws, axis=0)})
     table["chance_quantile"] = np.quantile(draws, CHANCE_QUANTILE, axis=0)
@@ -293,9 +288,9 @@ def two_factor(
         return -loglik, -gradient.ravel()
 
     bounds = [(None, None)] * 3 + [(0.0, 0.99 if guessing else 0.0)]
-    options = {"maxiter": MAX_STEPS, "maxfun": 10 * MAX_STEPS, "maxcor": 40, "ftol": 0}
     how: dict[str, Any] = {"jac": True, "method": "L-BFGS-B"}
-    how["options"] = options | {"gtol": tolerance}
+    how["options"] = {"maxiter": MAX_STEPS, "maxfun": 10 * MAX_STEPS, "maxcor": 40}
+    how["options"] |= {"ftol": 0, "gtol": tolerance}
     optimum = scipy.optimize.minimize(negative, start.ravel(), bounds=bounds * n_items, **how)
     if not optimum.success:
         warnings.warn(
@@ -328,9 +323,8 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
     # The grid: (theta1, theta2, 1) at every node, and the log weights of N(0, I).
     one, two = np.meshgrid(FACTOR_NODES, FACTOR_NODES, indexing="ij")
     design = torch.tensor(np.stack([one.ravel(), two.ravel(), np.ones(one.size)]))
-    log_weights = torch.tensor(
-        np.log(np.outer(normal_weights(FACTOR_NODES), normal_weights(FACTOR_NODES)).ravel())
-    )
+    of_axis = normal_weights(FACTOR_NODES)
+    log_weights = torch.tensor(np.log(np.outer(of_axis, of_axis).ravel()))
     values = torch.tensor(parameters, requires_grad=True)
     linear = values[:, :3] @ design
     guess = values[:, 3:]

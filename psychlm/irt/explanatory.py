@@ -16,6 +16,7 @@ approximation at their posterior mode, with J the observed information of the di
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +28,11 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, refuse
+from psychlm.irt.dif import compared_persons
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
-from psychlm.irt.response_matrix import ResponseMatrix
-from psychlm.irt.specification import Solution, Specification
+from psychlm.irt.response_matrix import ResponseMatrix, uncompressed
+from psychlm.irt.specification import IRTWarning, Solution, Specification
 
 # of the modes; nats that a last step gains at most
 NEWTON_STEPS = 100
@@ -294,4 +296,145 @@ def solve_explanatory(
         method="laplace",
         regression=wald_table(estimates.eta, errors[:n_covariates], covariates.columns),
         residual_sd=float(estimates.tau[0]),
+    )
+
+
+@dataclass(frozen=True)
+class ExplanatoryDIF:
+    """Differential item functioning with partial pooling; logits, above 0: harder for the focal."""
+
+    by: pd.DataFrame  # by kind of item: difference, se, low, high, n_items
+    items: pd.DataFrame  # by item: difference (kind's and its own), se, low, high, b, kind
+    mean_difference: float  # of all items: the reference group's mean ability less the focal's
+    se_mean_difference: float
+    sds: pd.Series  # of difficulties, and of the differences of kinds and of items within a kind
+    at_boundary: tuple[str, ...]  # names of the sds estimated at their boundary 0
+    ability_sd: pd.Series  # reference, focal
+    loglik: float  # nats
+    n_persons: int
+    converged: bool
+
+
+def dif_explanatory(
+    responses: pd.DataFrame,
+    group: pd.Series | Sequence,
+    by: pd.Series,
+    *,
+    reference: object = None,
+    max_iterations: int = 500,
+) -> ExplanatoryDIF:
+    r"""Explain differential item functioning by kinds of items, with partial pooling.
+
+    .. math:: b_{jf} - b_{jr} = \delta + s_{k(j)} + u_j, \quad s_k \sim N(0, \tau_s^2), \quad
+              u_j \sim N(0, \tau_u^2), \qquad b_{jr} \sim N(\mu, \tau_b^2)
+
+    with k(j) the kind of item j, such as a linguistic phenomenon. The mean difference
+    :math:`\delta` is one of ability, whose sd is estimated in each group. Differences are shrunken
+    towards their mean, so that many of them need no further correction for their number (Gelman,
+    Hill & Yajima 2012).
+
+    Parameters
+    ----------
+    responses, group : DataFrame, and Series or sequence
+        As in :func:`mantel_haenszel`; an item may be answered alike by all of a group.
+    by : Series indexed by item
+        The kind of every item.
+    reference, max_iterations
+        The reference group; quasi-Newton steps.
+
+    Returns
+    -------
+    ExplanatoryDIF
+        With intervals of posterior probability 0.95.
+
+    Warns
+    -----
+    IRTWarning
+        Without convergence, or with a variance of differences at its boundary 0, which
+        ``at_boundary`` names: these are then 0 with ``se``, ``low`` and ``high`` NaN.
+
+    References
+    ----------
+    De Boeck (2008), Psychometrika 73, 533-559; Van den Noortgate & De Boeck (2005), Journal of
+    Educational and Behavioral Statistics 30, 443-464 (DIF as a random effect); Gelman, Hill &
+    Yajima (2012), Journal of Research on Educational Effectiveness 5, 189-211.
+
+    Examples
+    --------
+    >>> from psychlm import corpora
+    >>> lsat = corpora.lsat6()
+    >>> kinds = pd.Series(["a", "a", "a", "b", "b"], lsat.columns)
+    >>> found = dif_explanatory(lsat, np.arange(1000) % 2, kinds)
+    >>> found.by.index.tolist(), found.converged
+    (['a', 'b'], True)
+    """
+    checked, _, member = compared_persons(responses, group, reference, most=2)
+    refuse("items", by.index[by.index.duplicated()], "stand twice in `by`; keep one of each")
+    kinds = by.reindex(checked.columns)
+    refuse("items", kinds.index[kinds.isna()], "have no kind in `by`; give them one")
+    codes, names = pd.factorize(kinds, sort=True)
+    n_items = checked.shape[1]
+    n_kinds = len(names)
+    if not 2 <= n_kinds < n_items:
+        raise FrameError(
+            f"{n_kinds} kinds of {n_items} items: give at least two, and fewer than items, or test "
+            "single items by mantel_haenszel or dif_likelihood_ratio"
+        )
+    # Cells: every item in the reference group, then every item in the focal group.
+    cells = pd.concat([checked[member == 0], checked[member == 1]], axis=1).reindex(checked.index)
+    in_focal = np.repeat([0.0, 1.0], n_items)
+    of_item = np.tile(np.eye(n_items), (2, 1))
+    of_kind = np.tile(np.eye(n_kinds)[codes], (2, 1))
+    estimates = fit_difficulties(
+        uncompressed(cells.to_numpy(), checked.index),
+        np.column_stack([np.ones(2 * n_items), in_focal]),
+        [of_item, in_focal[:, None] * of_kind, in_focal[:, None] * of_item],
+        in_focal.astype(int),
+        max_iterations,
+    )
+    if not estimates.converged:
+        message = f"no convergence in {estimates.n_iterations} steps; raise max_iterations"
+        warnings.warn(message, IRTWarning, stacklevel=2)
+
+    # A variance at its boundary 0: its effects are 0 by estimate, and the responses give them no
+    # interval, since the posterior given that variance is a point.
+    sds = pd.Series(estimates.tau, ["difficulty", "difference_of_kinds", "difference_of_items"])
+    at_boundary = tuple(sds.index[sds <= BOUNDARY_SD])
+    differences = [name for name in at_boundary if name != "difficulty"]
+    if differences:
+        warnings.warn(
+            f"the variance of {' and of '.join(differences)} is estimated at its boundary 0: the "
+            "responses tell no such differences from chance, so they are 0 without interval (NaN)",
+            IRTWarning,
+            stacklevel=2,
+        )
+
+    # Rows of the covariance: mean and delta, difficulties of items, differences of kinds, of items.
+    _, of_kinds, of_items = estimates.effects
+    covariance = estimates.covariance[2 + n_items :, 2 + n_items :]
+    variance = covariance.diagonal()
+    item_rows = n_kinds + np.arange(n_items)
+    together = variance[codes] + variance[item_rows] + 2 * covariance[codes, item_rows]
+
+    def table(modes: np.ndarray, variance: np.ndarray, index: pd.Index) -> pd.DataFrame:
+        """Return posterior modes, sds and intervals."""
+        se = np.sqrt(variance)
+        se = np.where(se > BOUNDARY_SD, se, np.nan)
+        half = scipy.stats.norm.ppf(0.975) * se
+        columns = {"difference": modes, "se": se, "low": modes - half, "high": modes + half}
+        return pd.DataFrame(columns, index=index)
+
+    by_kind = table(of_kinds, variance[:n_kinds], pd.Index(names, name="kind"))
+    by_item = table(of_kinds[codes] + of_items, together, checked.columns.rename("item"))
+    return ExplanatoryDIF(
+        by=by_kind.assign(n_items=np.bincount(codes)),
+        items=by_item.assign(b=estimates.b[:n_items], kind=kinds.to_numpy()),
+        mean_difference=float(estimates.eta[1]),
+        se_mean_difference=float(np.sqrt(estimates.covariance[1, 1])),
+        sds=sds,
+        at_boundary=at_boundary,
+        ability_sd=pd.Series(estimates.ability_sd, ["reference", "focal"]),
+        loglik=estimates.loglik,
+        n_persons=len(checked),
+        converged=estimates.converged,
     )

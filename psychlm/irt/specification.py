@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError, Repeated, by_person, format_names, refuse
+from psychlm.frames import FrameError, Repeated, by_person, checked_weights, format_names, refuse
 from psychlm.irt.em import Expectation
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
@@ -381,16 +381,8 @@ def specify(
         freed=freed,
         priors=priors,
         bank=bool(in_bank.any()),
-        weights=None if weights is None else checked_weights(answers.persons, weights),
+        weights=checked_weights(answers.persons, weights),
     )
-
-
-def checked_weights(persons: pd.Index, weights: pd.Series | Sequence) -> np.ndarray:
-    """Return the weights of persons, (n_persons,)."""
-    values = by_person(persons, weights, "weight").astype(float)
-    flaw = "have a weight that is not a finite number above 0; leave them out, or give another"
-    refuse("persons", persons[~(np.isfinite(values) & (values > 0))], flaw)
-    return values.to_numpy()
 
 
 def levels_of_bank(

@@ -89,6 +89,24 @@ def test_alpha_with_gaps_equals_pandas_pairwise_covariances(incomplete):
     assert ctt.cronbach_alpha(incomplete) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("gaps", [0, 0.2])
+def test_a_person_of_weight_three_counts_as_three_persons(rng, gaps):
+    responses = answered(rng, 3, gaps)
+    weights = pd.Series(rng.integers(1, 5, len(responses)), responses.index)
+    written_out = responses.loc[responses.index.repeat(weights)].reset_index(drop=True)
+    for statistic in (
+        ctt.item_rest_correlation,
+        ctt.cronbach_alpha,
+        ctt.alpha_if_deleted,
+        ctt.standard_error_of_measurement,
+        lambda x, **options: ctt.difficulty((x > 1).astype(float).where(x.notna()), **options),
+    ):
+        ours = statistic(responses, weights=weights.sample(frac=1, random_state=1))
+        np.testing.assert_allclose(ours, statistic(written_out), rtol=0, atol=1e-10)
+    with pytest.raises(FrameError, match="a weight that is not a finite number above 0"):
+        ctt.cronbach_alpha(responses, weights=weights.replace(2, 0))
+
+
 def test_random_halves_average_the_correlations_of_all_halves(rng):
     test, stepped_up = answered(rng).iloc[:, :8], []
     for half in combinations(test.columns, 4):

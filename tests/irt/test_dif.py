@@ -193,6 +193,10 @@ def test_everyone_who_answered_an_item_counts_and_persons_without_a_group_are_na
     assert tables[0].loc[item, ["n_used_human", "n_used_model"]].tolist() == counts.tolist()
     assert (tables[0]["n_used"] == incomplete.count()).all()
     assert tables[0].attrs["matching"] == "ability"
+    incomplete.loc[group == "model", responses.columns[0]] = np.nan  # asked of one group only
+    row = irt.dif_logistic(incomplete, group).iloc[0]
+    assert row[["p", "log_odds", "se"]].isna().all() and row["n_used_model"] == 0
+    incomplete = responses.mask(rng.random(responses.shape) < 0.2)
     unknown = group.where(np.arange(len(group)) > 2)
     with pytest.warns(irt.IRTWarning, match=r"3 of 800 persons have no group .*'h-0'"):
         found = mantel_haenszel(incomplete, unknown)

@@ -148,3 +148,29 @@ def test_the_card_of_coin_flips_claims_no_ability(tmp_path, monkeypatch):
     first = next(words for holds, words in found["wordings"][:-1] if holds)
     assert found["low"] <= 0
     assert first == "No common ability of the items is shown."
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_standard_error_of_answers_at_the_ceiling_is_that_of_the_scores(tmp_path, monkeypatch):
+    rng = np.random.default_rng(5)
+    items = simulate.items(6, rng, "graded", n_categories=4).assign(a=3.0)
+    items[["b1", "b2", "b3"]] = [-3.0, -2.0, -0.5]
+    x = simulate.responses(rng.normal(size=300), items, rng, model="graded")
+    found = card_of(x, None, tmp_path, monkeypatch, wished_se=0.4)
+    assert found["mean_se"] == pytest.approx(
+        (1 - found["reliability"]["marginal"]) ** 0.5, abs=0.02
+    )
+    assert found["mean_se"] == pytest.approx((found["scores"]["se"] ** 2).mean() ** 0.5, rel=0.12)
+    assert found["mean_se"] > 1.2 * (found["weights"] @ found["whole_test"]) ** -0.5
+    assert found["shortest"] is None  # though the mean of the information promises .4 by few items
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_items_that_one_group_alone_was_asked_are_named_as_such(tmp_path, monkeypatch):
+    rng = np.random.default_rng(6)
+    x = simulate.responses(rng.normal(size=200), simulate.items(8, rng), rng)
+    form = pd.DataFrame({"form": np.arange(200) % 2 + 1.0}, x.index)
+    x.loc[form["form"] == 2, ["item-7", "item-8"]] = np.nan
+    found = card_of(x, form, tmp_path, monkeypatch)
+    assert found["untested"] == ["2 items by form (asked of one group only): ['item-7', 'item-8']"]
+    assert found["groups_said"] == ["DIF by form: 200 of 200 persons (1: 100, 2: 100)"]
