@@ -14,7 +14,7 @@ import pandas as pd
 
 from psychlm import frames
 from psychlm.corpora import _sniff
-from psychlm.frames import refuse
+from psychlm.frames import FrameError, refuse
 
 
 def reading_measures(fixations: pd.DataFrame, words: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -63,7 +63,14 @@ def reading_measures(fixations: pd.DataFrame, words: pd.DataFrame | None = None)
     trial = keys[:2]
     # One person's reading of a text at a time, whatever order the persons come in.
     letters = [name for name in ["word_letter"] if name in fixations]
-    seen = frames.plain(fixations)[[*keys, "duration_ms", *letters]]
+    needed = [*keys, "duration_ms"]
+    absent = [name for name in needed if name not in fixations]
+    refuse("fixations lack the columns", absent, "which are needed")
+    seen = frames.plain(fixations)[[*needed, *letters]]
+    unknown = [name for name in trial if seen[name].isna().any()]
+    refuse("fixations have gaps in", unknown, "and need an id in every row")
+    if not pd.api.types.is_numeric_dtype(seen["duration_ms"]):
+        raise FrameError("duration_ms holds text, not numbers; convert it by pd.to_numeric")
     numbers, others = _sniff.numbers_among(seen["word_id"].replace({".": np.nan}))
     off = numbers.isna()
     wrong = [*others.unique(), *numbers[numbers % 1 > 0].unique()]

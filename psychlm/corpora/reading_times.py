@@ -51,15 +51,22 @@ def add_lags(
 ) -> pd.DataFrame:
     """Add columns with the values of previous words: ``prev_length_chars``, ``prev2_...``, ...
 
-    ``words`` are whole texts (add lags before words are left out). A lag never crosses a text, a
-    gap in ``word_id``, or a change in the columns ``within`` (``["sentence_id"]``): where there is
-    no such word the value is missing.
+    ``words`` are whole texts (add lags before words are left out), or readings, with ``subject``,
+    whose previous words are the same reader's. A lag never crosses a text, a gap in ``word_id``, or
+    a change in the columns ``within`` (``["sentence_id"]``): where there is no such word the value
+    is missing.
 
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
     >>> add_lags(words.assign(length_chars=[4, 3]), ["length_chars"])["prev_length_chars"].tolist()
     [nan, 4.0]
     """
-    words = frames.check_words(words, whole_texts=False)
+    columns = np.atleast_1d(columns).tolist()
+    if "subject" in words:
+        words = frames.check_rows(words, ["subject", "text_id", "word_id"], [], "readings")
+    else:
+        words = frames.check_words(words, whole_texts=False)
+    absent = [name for name in columns if name not in words]
+    refuse("columns", absent, f"are not there; there are {list(words.columns)}")
     added: dict[str, pd.Series] = {}
     for lag, places in enumerate(places_before(words, lags, within)[1:], start=1):
         prefix = "prev_" if lag == 1 else f"prev{lag}_"
@@ -72,18 +79,22 @@ def add_lags(
 def places_before(words: pd.DataFrame, lags: int, within: Sequence[str] = ()) -> NDArray[np.int64]:
     """Return the places of each word and of those before it, or -1, shape (1 + lags, n_words).
 
-    The word before a word has the number before its own, in the same text and, with ``within``, the
-    same values of those columns. All lags are made here.
+    The word before a word has the number before its own, in the same text (of readings, by the same
+    reader) and, with ``within``, the same values of those columns. All lags are made here.
 
     >>> places_before(pd.DataFrame({"text_id": "a", "word_id": [2, 1, 4]}), 1).tolist()
     [[0, 1, 2], [1, -1, -1]]
     """
+    if lags < 0:
+        raise ValueError(f"lags is {lags}; it counts previous words")
+    within = np.atleast_1d(within).tolist()
     absent = [name for name in within if name not in words]
     refuse("columns", absent, f"of within= are not there; there are {list(words.columns)}")
-    order = np.lexsort((words["word_id"], pd.factorize(words["text_id"])[0]))
+    keys = [name for name in ("subject", "text_id") if name in words]
+    order = np.lexsort((words["word_id"], *(pd.factorize(words[name])[0] for name in keys)))
     ordered = words.iloc[order]
     number = ordered["word_id"].to_numpy()
-    codes = [pd.factorize(ordered[name])[0] for name in ("text_id", *within)]
+    codes = [pd.factorize(ordered[name])[0] for name in (*keys, *within)]
     places = [np.arange(len(words))]
     for lag in range(1, lags + 1):
         follows = number[lag:] == number[:-lag] + lag
@@ -147,7 +158,7 @@ def exclude(
     if "subject" in words:
         return _exclude_readings(frames.plain(words), steps)
     words = frames.check_words(words, whole_texts=False)
-    flags = {name: step(words).astype(bool) for name, step in steps.items()}
+    flags = {name: _flagged(words, name, step) for name, step in steps.items()}
     marked = words.assign(out=np.logical_or.reduce(list(flags.values())))
     flags["after one of these"] = add_lags(marked, ["out"])["prev_out"].eq(True)
     flagged = pd.DataFrame(flags, index=words.index)
@@ -156,6 +167,20 @@ def exclude(
     table["removed"] = out.sum().diff().fillna(out.sum()).astype(int)
     table = table.rename_axis("step").reset_index()[["step", "flagged", "removed", "left"]]
     return words[~out.iloc[:, -1]], table
+
+
+def _flagged(rows: pd.DataFrame, name: str, step: Step) -> pd.Series:
+    """Return which rows a step leaves out."""
+    try:
+        out = pd.Series(step(rows), rows.index)
+    except (KeyError, TypeError) as error:
+        raise FrameError(
+            f"the step {name!r} cannot be computed ({error}); it needs a column of numbers, or one "
+            f"that is not there: there are {list(rows.columns)}"
+        ) from error
+    if len(out) and not pd.api.types.is_bool_dtype(out):
+        raise FrameError(f"the step {name!r} returned {out.dtype}, and not True or False by row")
+    return out.astype(bool)
 
 
 def _exclude_readings(
@@ -170,7 +195,7 @@ def _exclude_readings(
     left = readings
     rows = []
     for name, step in steps.items():
-        out = np.asarray(step(left), dtype=bool)
+        out = _flagged(left, name, step)
         left = left[~out]
         share = 100 * out.sum() / max(len(readings), 1)
         rows.append((name, int(out.sum()), share, len(left), left["subject"].nunique()))
@@ -252,10 +277,7 @@ def trimming(
         low, high = (groups.transform(lambda y, q=q: y.quantile(q)) for q in quantiles)
         return (x < low) | (x > high)
 
-    def slow(readings: pd.DataFrame) -> pd.Series:
-        assert longest_total_s is not None
-        return readings.groupby("subject")[measure].transform("sum") > 1000 * longest_total_s
-
+    by = np.atleast_1d(by).tolist()
     groups = " and ".join(by)
     scale = "the logarithm, " if log else ""
     steps: dict[str, Step] = {"no time": lambda readings: readings[measure].isna()}
@@ -265,7 +287,9 @@ def trimming(
             readings["subject"].astype(str).map(share).lt(least_accuracy)
         )
     if longest_total_s is not None:
-        steps[f"readers who took more than {longest_total_s:g} s"] = slow
+        steps[f"readers who took more than {longest_total_s:g} s"] = lambda readings: (
+            readings.groupby("subject")[measure].transform("sum") > 1000 * longest_total_s
+        )
     if shortest is not None:
         steps[f"below {shortest:,g} ms"] = lambda readings: readings[measure] < shortest
     if longest is not None:
@@ -291,9 +315,14 @@ def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     readings = frames.plain(readings)
     words = frames.plain(words)
     keys = ["text_id", "word_id"]
+    for kind, frame in (("readings", readings), ("words", words)):
+        absent = [name for name in keys if name not in frame]
+        refuse(f"{kind} lack the columns", absent, "which are needed")
+    twice = words[keys][words.duplicated(keys)].itertuples(index=False, name=None)
+    refuse("words", twice, "occur more than once; keep one row of each")
     shared = [name for name in words if name in readings and name not in keys]
     refuse("columns", shared, "are in both the readings and the words; rename or drop them in one")
-    return readings.merge(words, on=keys, how="inner", validate="many_to_one")
+    return readings.merge(words, on=keys, how="inner")
 
 
 # ---- public corpora ----

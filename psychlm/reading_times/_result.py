@@ -22,7 +22,7 @@ import psychlm
 from psychlm import _formatting
 from psychlm.frames import FrameError, label_of
 from psychlm.reading_times.formula import Floats, is_number, require_columns
-from psychlm.reading_times.tests import DDF, Table, format_p, marginal_means
+from psychlm.reading_times.tests import DDF, Table, marginal_means, printed
 
 SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
 
@@ -41,9 +41,10 @@ class GAMFit:
 
     ``coefficients``, indexed by R's names of the linear terms, has ``estimate``, ``std_error``
     (Bayesian, given the smoothing), ``low`` and ``high`` (95 %, t distribution), in the response's
-    unit per unit of the predictor, and ``t`` and ``p``. With random effects in lme4's notation
-    ``loglik`` is what lme4's ``logLik`` gives: the marginal likelihood, restricted by REML, of all
-    that is neither random nor the penalised part of a smooth.
+    unit per unit of the predictor, and ``t`` (``z`` where degrees of freedom are infinite: a known
+    scale) and ``p``. With random effects in lme4's notation ``loglik`` is what lme4's ``logLik``
+    gives: the marginal likelihood, restricted by REML, of all that is neither random nor the
+    penalised part of a smooth.
 
     Each backend is a subclass, which has what its program answers after the fit.
     """
@@ -268,19 +269,15 @@ class GAMFit:
     def __repr__(self) -> str:
         """Return the model and its estimates, as R's ``print`` does."""
         converged = "" if self.converged else ", NOT converged"
-        rounded = self.coefficients.round(4)
-        tables = [rounded.assign(p=self.coefficients["p"]) if "p" in rounded else rounded]
         of_bars = self.random if self.is_mixed else ()
         smooths = self.smooths.drop(index=list(of_bars), errors="ignore")
-        if len(smooths):
-            tables.append(smooths.round(3))
-        if self.is_mixed:
-            tables.append(self._deviations().round(4))
+        deviations = self._deviations() if self.is_mixed else pd.DataFrame()
+        tables = [table for table in (self.coefficients, smooths, deviations) if len(table)]
         return (
             f"{self.formula}\n{self.backend}, {self.method}{converged}: n = {self.n:,} "
             f"({self.left_out}), log-likelihood {self.loglik:.2f} "
             f"on {self.edf:.2f} degrees of freedom, residual deviation {self.scale**0.5:.4g}"
-        ) + "".join(f"\n\n{table.to_string(formatters={'p': format_p})}" for table in tables)
+        ) + "".join(f"\n\n{printed(table)}" for table in tables)
 
 
 @dataclass(frozen=True, repr=False)
@@ -320,11 +317,9 @@ class Summary:
         smooths = self.smooths.dropna() if fit.is_mixed else self.smooths
         for title, table in (("Linear terms", self.coefficients), ("Smooths", smooths)):
             if len(table):
-                shown = dict.fromkeys(table.columns, "{:.4g}".format) | {"p": format_p}
-                text.append(f"{title}:\n{table.to_string(formatters=shown)}")
+                text.append(f"{title}:\n{printed(table)}")
         if len(fit.variance_components) > 1:
-            deviations = fit._deviations().to_string(float_format="{:.4g}".format)
-            text.append(f"Random effects:\n{deviations}")
+            text.append(f"Random effects:\n{printed(fit._deviations())}")
         for bar, table in fit.correlations.items():
             text.append(f"Correlations of {bar}:\n{table.to_string(float_format='{:.3f}'.format)}")
         text += [f"Singular: {message}" for message in fit.singular]
@@ -356,8 +351,9 @@ def coefficient_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return ``coefficients`` (with 95 % intervals and t tests) and ``covariance``, by name.
 
-    Where the degrees of freedom differ between coefficients they are a column ``df``. A coefficient
-    without variance was dropped by R, which gives it 0: it is NaN, with a warning.
+    Where the degrees of freedom differ between coefficients they are a column ``df``; where they
+    are infinite the tests are z tests. A coefficient without variance was dropped by R, which gives
+    it 0: it is NaN, with a warning.
     """
     std_error = np.sqrt(np.diag(covariance))
     index = pd.Index(names, name="coefficient")
@@ -373,10 +369,12 @@ def coefficient_tables(
     margin = scipy.stats.t.ppf(0.975, dof) * std_error
     table = {"estimate": estimate, "std_error": std_error}
     table |= {"low": estimate - margin, "high": estimate + margin}
-    if np.ndim(dof):
+    is_z = bool(np.isinf(dof).all())
+    if np.ndim(dof) and not is_z:
         table["df"] = np.asarray(dof)
-    table["t"] = estimate / std_error
-    table["p"] = 2 * scipy.stats.t.sf(np.abs(table["t"]), dof)
+    statistic = estimate / std_error
+    table["z" if is_z else "t"] = statistic
+    table["p"] = 2 * scipy.stats.t.sf(np.abs(statistic), dof)
     return {
         "coefficients": pd.DataFrame(table, index=index),
         "covariance": pd.DataFrame(covariance, index=index, columns=index),

@@ -18,8 +18,9 @@ values; here, and by ``ns`` in R, they are those of the rows that have one.)
 
 ``C(g, Sum)`` gives a factor other contrasts wherever it stands in the formula: ``Treatment("b")``,
 ``Sum``, ``Helmert``, ``Poly`` or ``sdif`` (successive differences, also ``Diff``), or R's names of
-them, ``contr.sum``; ``C(g, levels=["b", "a"])`` sets the order of its levels, and ``C(g)`` makes
-numbers a factor. Coefficients have the names that R gives to a factor with these contrasts: ``g1``,
+them, ``contr.sum``; ``C(g, levels=["b", "a"])`` sets the order of its levels, and ``C(g)``, or R's
+``factor(g)`` and ``as.factor(g)``, makes numbers a factor. Coefficients have the names that R gives
+to a factor with these contrasts: ``g1``,
 ``g2`` for sums, ``gb-a`` for differences.
 """
 
@@ -55,6 +56,8 @@ FUNCTIONS = {"I": np.asarray} | {
     name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "sqrt", "exp", "abs")
 }
 OF_THE_FIT = {"scale": 1, "poly": 2, "ns": 2}  # they depend on the data; how many arguments
+# A column in the code of an expression: quoted, or a name that is no function's or option's.
+COLUMN = re.compile(r"""Q\((["'])(.+?)\1\)|`([^`]+)`|(?<![\w.])[^\W\d][\w.]*(?![\w.]*\s*[(=])""")
 ALLOWED = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.operator, ast.unaryop)
 
 
@@ -138,7 +141,7 @@ class Expression:
     """A variable that is computed from columns: ``log(x)``, ``scale(x)``, ``poly(x, 2)``."""
 
     name: str  # as R writes it
-    code: str  # in Python, without the outer scale(), poly() or ns()
+    code: str  # in Python, of x0, x1, ..., without the outer scale(), poly() or ns()
     columns: tuple[str, ...]
     outer: str = ""  # "scale", "poly", "ns" or nothing
     degree: int = 0  # of poly(); the degrees of freedom of ns()
@@ -160,10 +163,11 @@ class Expression:
         text = [n for n in self.columns if not pd.api.types.is_numeric_dtype(data[n])]
         if text:
             raise FrameError(f"{self.name} needs numbers, and {text} hold none; convert them first")
-        columns = {name: data[name].to_numpy(np.float64, na_value=np.nan) for name in self.columns}
+        columns = [data[name].to_numpy(np.float64, na_value=np.nan) for name in self.columns]
+        named = {f"x{i}": values for i, values in enumerate(columns)}
         with np.errstate(divide="ignore", invalid="ignore"):
-            x = np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **columns}))
-        needed = np.all([np.isfinite(values) for values in columns.values()], axis=0)
+            x = np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **named}))
+        needed = np.all([np.isfinite(values) for values in columns], axis=0)
         if used is not None:
             needed = needed & used.to_numpy()
         if undefined := int((needed & ~np.isfinite(x)).sum()):
@@ -285,7 +289,7 @@ def take_contrasts(text: str) -> tuple[str, dict[str, Contrast]]:
     'rt ~ g * x'
     """
     contrasts: dict[str, Contrast] = {}
-    while call := re.search(r"(?<![\w.])C\(", text):
+    while call := re.search(r"(?<![\w.])(C|factor|as\.factor)\(", text):
         depth = 0
         for end in range(call.end() - 1, len(text)):
             depth += (text[end] == "(") - (text[end] == ")")
@@ -611,11 +615,25 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
         return (quoted[2] or quoted[3],)
     if re.fullmatch(r"[A-Za-z_.][\w.]*|[^()*+/^-]+", code):
         return (code,)
+    # Columns are x0, x1, ... in the code, since Python cannot read all of their names.
+    columns: list[str] = []
+
+    def placeholder(found: re.Match[str]) -> str:
+        column = found[2] or found[3] or found[0]
+        if column not in columns:
+            columns.append(column)
+        return f"x{columns.index(column)}"
+
+    def as_written(found: re.Match[str]) -> str:
+        column = columns[int(found[1])]
+        return column if re.fullmatch(r"[\w.]+", column) else f"`{column}`"
+
     try:
-        tree = ast.parse(code.replace("^", "**"), mode="eval").body
+        tree = ast.parse(COLUMN.sub(placeholder, code).replace("^", "**"), mode="eval").body
     except SyntaxError:
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
     name = re.sub(r"(?<=\w)=(?=\w)", " = ", ast.unparse(tree).replace(" ** ", "^"))
+    name = re.sub(r"\bx(\d+)\b", as_written, name)
     outer = ""
     degree = 0
     if isinstance(tree, ast.Call) and getattr(tree.func, "id", "") in OF_THE_FIT:
@@ -638,21 +656,20 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
             f"{', '.join(FUNCTIONS)}, scale, poly, ns, C are); make a column of it with "
             "readings.assign(...), and name that column"
         )
-    named = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)
-    expression = Expression(name, ast.unparse(tree), tuple(sorted(named)), outer, degree)
+    expression = Expression(name, ast.unparse(tree), tuple(columns), outer, degree)
     expressions[name] = expression
     return expression.names
 
 
 def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[str, ...] | Smooth:
     """Read one factor of a term: the names of variables, or a smooth with its arguments."""
-    kind = code.partition("(")[0]
-    if kind == "offset":
+    kind, call_begins, _ = code.partition("(")
+    if kind == "offset" and call_begins:
         names = _variable(code[7:-1].strip(), text, expressions)
         if len(names) > 1:
             raise FormulaError(f"{text!r}: offset() adds one variable, and {code} has several")
         return Smooth(kind, names, "", ())
-    if kind not in DEFAULT_K:
+    if kind not in DEFAULT_K or not call_begins:  # "s" alone is a column
         return _variable(code, text, expressions)
     try:
         call = ast.parse(code, mode="eval").body

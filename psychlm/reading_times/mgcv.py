@@ -22,13 +22,7 @@ import pandas as pd
 
 from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import GAMFit, Part, coefficient_tables, smooth_table
-from psychlm.reading_times.formula import (
-    Contrast,
-    Floats,
-    is_number,
-    is_ordered,
-    require_columns,
-)
+from psychlm.reading_times.formula import Contrast, Floats, is_number, is_ordered, require_columns
 from psychlm.reading_times.smooths import factor_levels, require_levels, warn_of_numbers
 from psychlm.reading_times.tests import DDF
 
@@ -77,12 +71,16 @@ def _start() -> Any:
 
 @contextmanager
 def in_r() -> Iterator[Any]:
-    """Hold R's lock and rpy2's conversion rules, which a plain thread does not have."""
+    """Hold R's lock and rpy2's conversion rules, which a plain thread does not have; an error of R
+    becomes a :class:`FrameError`."""
     robjects = _start()
-    from rpy2.rinterface_lib import openrlib
+    from rpy2.rinterface_lib import embedded, openrlib
 
     with openrlib.rlock, robjects.conversion.localconverter(robjects.default_converter):
-        yield robjects
+        try:
+            yield robjects
+        except embedded.RRuntimeError as error:
+            raise FrameError(f"R cannot compute this: {' '.join(str(error).split())}") from None
 
 
 @cache

@@ -409,6 +409,7 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
     smoothed = {name for s in formula.smooths if s.basis != "re" for name in s.variables}
     linear = {name for term in formula.linear for name in term}
     of_by = {smooth.by for smooth in formula.smooths}
+    groups = {name for bar in formula.bars for name in bar.group}
     for name in formula.variables:
         values = data[name]
         numeric = pd.api.types.is_numeric_dtype(values)
@@ -424,12 +425,17 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
             flaw = "is a boolean by=, which mgcv refuses: make it text (a smooth each) or 0 and 1"
         elif name in linear and not numeric and infer_dtype(values) in NUMBERS:
             flaw = "holds numbers as objects, so as labels: make it numbers, or text for a factor"
+        elif infer_dtype(values) in ("mixed", "mixed-integer"):
+            flaw = f"holds labels of several types; make them text: readings[{name!r}].astype(str)"
+        elif name in linear and pd.api.types.is_datetime64_any_dtype(values):
+            flaw = "holds dates; make them numbers: (x - x.min()).dt.total_seconds()"
         elif name in formula.offsets and not numeric:
             flaw = f"is an offset but holds {values.dtype}, not numbers; enter it as a linear term"
         elif numeric and not np.isfinite(values.to_numpy(np.float64)).all():
             flaw = "holds infinities (a logarithm of 0?); replace them or leave out those rows"
         elif name not in formula.offsets and len(values) and (values == values.iloc[0]).all():
             flaw = f"is constant ({values.iloc[0]}) in all {len(data)} rows; drop it"
+            flaw += " (a random effect needs several levels)" if name in groups else ""
         else:
             continue
         raise FrameError(f"predictor {name!r} {flaw}")
@@ -441,9 +447,11 @@ def check_response(data: pd.DataFrame, response: str) -> None:
     flaw = ""
     values = data[response].dropna()
     if not pd.api.types.is_numeric_dtype(values):
-        flaw = f"holds {values.dtype}, not numbers; convert it first"
+        flaw = f"holds {values.dtype}, not numbers; convert it by pd.to_numeric, or read the file "
+        flaw += "with the decimal mark that it has"
     elif values.empty:
         flaw = f"is missing in all {len(data)} rows; name another measure"
+        flaw = flaw if len(data) else "has no rows; did an exclusion remove all?"
     elif np.isinf(values.to_numpy(np.float64)).any():
         flaw = "holds infinities; leave out those rows"
     elif (values == values.iloc[0]).all():

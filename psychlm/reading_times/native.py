@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -28,6 +29,7 @@ from psychlm.reading_times._result import (
 )
 from psychlm.reading_times.formula import Floats, Formula, State
 from psychlm.reading_times.model_matrix import (
+    COLLINEAR,
     Columns,
     GroupedEffects,
     ModelMatrix,
@@ -67,6 +69,7 @@ from psychlm.reading_times.tests import (
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
 MAX_CORRECTED = 1500  # coefficients of a model whose degrees of freedom have mgcv's correction
+PERFECT = 1e-12  # share of the response's sum of squares below which residuals are rounding
 INFLATED = 1e6  # variance inflation above which cross-products lose digits that the rows still have
 
 
@@ -179,12 +182,9 @@ class NativeFit(GAMFit):
     def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
         data = self.read.compute(data, self.state)
         fixed = [term for term in self.matrix.terms if not isinstance(term, RandomEffect)]
-        columns = [
-            (term.columns(data) - self.centre[span]) / self.units[span]
-            for term in fixed
-            for span in [self.matrix.slices[term.label]]
-        ]
-        return np.hstack(columns), self.mean + self.read.offset(data)
+        columns = self.matrix.block(fixed, data, None).values
+        columns = (columns - self.centre[self._places]) / self.units[self._places]
+        return columns, self.mean + self.read.offset(data)
 
     @property
     def _places(self) -> NDArray[np.intp]:
@@ -199,8 +199,7 @@ class NativeFit(GAMFit):
         if self.optimum.mixed_fit is None:
             return estimate, covariance, lambda x: np.full(len(x), self._residual_dof)
         if ddf == "Kenward-Roger":
-            small_sample = self._kenward_roger()
-            return estimate, small_sample.adjusted, small_sample.dof
+            return estimate, self._kenward_roger.adjusted, self._kenward_roger.dof
         return estimate, covariance, self.optimum.mixed_fit.uncertainty.dof
 
     @property
@@ -210,8 +209,9 @@ class NativeFit(GAMFit):
     def _dof_method(self, ddf: DDF) -> str:
         return ddf if self.is_mixed else "of the residual"
 
+    @cached_property
     def _kenward_roger(self) -> KenwardRoger:
-        """Return Kenward and Roger's covariance of the columns of :meth:`design`."""
+        """Return Kenward and Roger's covariance of the columns of :meth:`_design`."""
         smooths = [s for s in self.read.smooths if s.basis != "re"]
         flaw = f"n = {self.n:,} rows are more than {LARGEST:,}" if self.n > LARGEST else ""
         if self.method != "REML":
@@ -229,8 +229,7 @@ class NativeFit(GAMFit):
                 product = columns[i] @ columns[j].T
                 g = product if i == j else product + product.T
                 parts.append((float(covariance[i, j]), g))
-        weights = np.diag(1 / self.weights)
-        parts.append((self.scale, weights))
+        parts.append((self.scale, np.diag(1 / self.weights)))
         return KenwardRoger.of(self._design(self.data)[0], parts)
 
     def _terms(self, ddf: DDF) -> pd.DataFrame:
@@ -245,16 +244,15 @@ class NativeFit(GAMFit):
             label_of_row = np.repeat(label_of_line, [len(line.names) for line in lines])
             contrasts = {label: np.eye(len(rows))[label_of_row == label] for label in labels}
         estimate, covariance, dof = self._inference(ddf)
-        small_sample = self._kenward_roger() if ddf == "Kenward-Roger" and self.is_mixed else None
         found = {}
         for label in labels:
             of_term = contrasts[label] @ rows
             factor = 1.0  # of F, by Kenward and Roger
-            if small_sample is None:
-                test = f_test(of_term, estimate, covariance, dof)
+            if ddf == "Kenward-Roger" and self.is_mixed:
+                test = self._kenward_roger.f_test(of_term, estimate)
+                factor = self._kenward_roger.f(of_term)[0]
             else:
-                test = small_sample.f_test(of_term, estimate)
-                factor = small_sample.f(of_term)[0]
+                test = f_test(of_term, estimate, covariance, dof)
             mean_sq = test[2] / factor * self.scale
             found[label] = (mean_sq * test[0], mean_sq, *test)
         columns = ["sum_sq", "mean_sq", "num_df", "den_df", "F", "p"]
@@ -555,6 +553,14 @@ def fit(
     if optimum.mixed_fit is not None:
         uncertainty = optimum.mixed_fit.uncertainty
         dof = uncertainty.dof(to_r[:, uncertainty.columns])
+    total = float((w * (y - np.average(y, weights=w)) ** 2).sum())
+    if rss < PERFECT * total:
+        warnings.warn(
+            "the model reproduces the response (its residuals are rounding), so that standard "
+            "errors, tests and likelihoods say nothing; is the response computed from predictors?",
+            RuntimeWarning,
+            stacklevel=4,
+        )
     # Shares of the variance and the deviance, which counts from the weighted mean, as in mgcv.
     residuals = w**0.5 * rows.residuals(solution)
     about_mean = w**0.5 * (response - np.average(response, weights=w**0.5))
@@ -581,7 +587,7 @@ def fit(
         residuals=pd.Series(residuals, data.index, name="residual"),
         variance_components=pd.Series(deviations, name="std_dev"),
         r_squared=1 - float(adjusted / np.var(about_mean, ddof=1)),
-        deviance_explained=1 - rss / float((w * (y - np.average(y, weights=w)) ** 2).sum()),
+        deviance_explained=1 - rss / total,
         criterion=optimum.score,
         aic=-2 * optimum.loglik + 2 * (optimum.n_parameters + 1),
         correlations=optimum.correlations,
@@ -659,7 +665,8 @@ def _additive_optimum(
     moments = _to_cpu(moments)
     lambdas = solution.log_lambda[0].exp()
     penalty = lambdas @ penalties
-    if n * solution.inverse.dense[0].diagonal()[matrix.free].max() > INFLATED:
+    inflated = n * solution.inverse.dense[0].diagonal()[matrix.free].max() > INFLATED
+    if inflated or float(solution.rss) < PERFECT * float(moments.yy):
         solution = _refined(solution, rows, penalty.numpy())
         rss = torch.tensor([w @ rows.residuals(solution) ** 2])
         scale = solution.scale * rss / solution.rss
@@ -787,11 +794,22 @@ def mixed_components(
     xx = moments.xx[0].numpy()
     zz = moments.zz[0].sum(dim=0).numpy()
     n = int(moments.n)
+    zx = moments.zx[0].numpy()
+    fixed = xx[np.ix_(matrix.free, matrix.free)]
     parts: dict[tuple[str, ...], mixed.Component] = {}
     for labels in formula.blocks:
         of_groups = labels[0] in grouped.slices
         slices = grouped.slices if of_groups else matrix.slices
         columns = np.stack([np.r_[slices[label]] for label in labels], axis=1)
+        for label, places in zip(labels, columns.T, strict=True):
+            # what the fixed effects leave of the columns z of an effect, z'z - z'X (X'X)^-1 X'z
+            borders = (zx[:, places[0]] if of_groups else xx[places])[:, matrix.free]
+            size = zz[places[0], places[0]] if of_groups else xx[places, places].sum()
+            if size - (borders.T * np.linalg.solve(fixed, borders.T)).sum() < COLLINEAR * size:
+                raise FrameError(
+                    f"{label}: the linear terms have a coefficient of their own for each of its "
+                    "levels, so that its variance cannot be estimated; leave out either"
+                )
         products = (zz if of_groups else xx)[columns[:, :, None], columns[:, None, :]].sum(axis=0)
         parts[labels] = mixed.Block(columns, of_groups, mixed.whitening(products, n))
     blocked = {label for labels in formula.blocks for label in labels}

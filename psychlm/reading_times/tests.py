@@ -32,11 +32,6 @@ ZERO = 1e-7  # share of the largest below which a coefficient of a contrast is r
 LARGEST = 3000  # rows for which Kenward and Roger's covariance is computed, as in emmeans
 
 
-def format_p(p: float) -> str:
-    """Return a p-value with three digits, or that it is tiny."""
-    return f"{p:.3g}" if p >= 1e-10 or np.isnan(p) else "<1e-10"
-
-
 @dataclass(frozen=True, repr=False)
 class Table:
     """A table of tests or means, and the notes that belong below it."""
@@ -51,7 +46,7 @@ class Table:
 
     def __repr__(self) -> str:
         """Return the table with its title and notes, as R prints it."""
-        return "\n".join([self.title, _printed(self.table), *self.notes])
+        return "\n".join([self.title, printed(self.table), *self.notes])
 
     def _repr_html_(self) -> str:
         html = self.table.to_html(formatters=_formatters(self.table))
@@ -70,16 +65,17 @@ def _formatters(table: pd.DataFrame) -> dict[str, Any]:
     """Return how columns of numbers are printed: four significant digits, p with three."""
 
     def number(x: float) -> str:
-        return "" if pd.isna(x) else f"{x:.4g}" if abs(x) < 1e4 else f"{x:.1f}"
+        return "" if pd.isna(x) else f"{x + 0.0:.4g}" if abs(x) < 1e4 else f"{x:.1f}"
 
     def p_value(p: float) -> str:
-        return "" if pd.isna(p) else format_p(p)
+        return "" if pd.isna(p) else f"{p:.3g}" if p >= 1e-10 else "<1e-10"
 
     numeric = [name for name in table if pd.api.types.is_float_dtype(table[name])]
     return {name: p_value if name == "p" else number for name in numeric}
 
 
-def _printed(table: pd.DataFrame) -> str:
+def printed(table: pd.DataFrame) -> str:
+    """Return a table as it is printed."""
     return str(table.to_string(formatters=_formatters(table)))
 
 
@@ -285,10 +281,7 @@ def type_3_contrasts(
 
 
 def f_test(
-    contrasts: Floats,
-    estimate: Floats,
-    covariance: Floats,
-    dof: Callable[[Floats], Floats],
+    contrasts: Floats, estimate: Floats, covariance: Floats, dof: Callable[[Floats], Floats]
 ) -> tuple[float, float, float, float]:
     """Test whether contrasts L of coefficients b with covariance V are zero.
 
@@ -466,7 +459,8 @@ def marginal_means(
     -------
     Table
         The variables (of pairs ``contrast``), ``estimate`` (``ratio``), ``std_error``, ``df``,
-        ``low``, ``high``, and of pairs ``t`` and ``p``; notes say what was averaged and held.
+        ``low``, ``high``, and of pairs ``t`` (or ``z``) and ``p``; notes say what was averaged and
+        held.
 
     Examples
     --------
@@ -516,22 +510,17 @@ def marginal_means(
     title = f"Marginal means of {left}"
     sizes = np.ones(len(labels))
     if pairs:
-        differences = []
-        rows = []
-        of_group = [labels.index] if not by else labels.groupby(by, observed=True).indices.values()
-        for places in of_group:
-            for i, j in combinations(places, 2):
-                first, second = (_level(labels.loc[k, of]) for k in (i, j))
-                differences.append(np.eye(len(labels))[i] - np.eye(len(labels))[j])
-                rows.append((*labels.loc[i, by], first, second, len(places)))
-        of_means = np.array(differences).reshape(len(rows), len(labels))
-        contrasts = of_means @ contrasts
-        offset = of_means @ offset
         mark = " / " if response and transform == "log" else " - "
-        labels = pd.DataFrame(rows, columns=[*by, "first", "second", "size"])
-        sizes = labels["size"].to_numpy(float)
-        labels.insert(len(by), "contrast", labels["first"] + mark + labels["second"])
-        labels = labels.drop(columns=["first", "second", "size"])
+        of_group = [labels.index] if not by else labels.groupby(by, observed=True).indices.values()
+        compared = [(len(places), *two) for places in of_group for two in combinations(places, 2)]
+        first, second = (np.array([pair[k] for pair in compared], dtype=int) for k in (1, 2))
+        sizes = np.array([pair[0] for pair in compared], dtype=np.float64)
+        contrasts = contrasts[first] - contrasts[second]
+        offset = offset[first] - offset[second]
+        # a level as R writes it, and a blank between those of several variables
+        names = [" ".join(map(level_name, row)) for row in labels[of].to_numpy(object)]
+        named = [names[i] + mark + names[j] for i, j in zip(first, second, strict=True)]
+        labels = labels.loc[first, by].reset_index(drop=True).assign(contrast=named)
         title = f"Differences of marginal means of {left}"
 
     # Estimates, errors, and degrees of freedom.
@@ -546,7 +535,7 @@ def marginal_means(
     table = labels.assign(estimate=found, std_error=error, df=df)
     table = table.assign(low=found - margin, high=found + margin)
     if pairs:
-        table = table.assign(t=t, p=p)
+        table = table.assign(**{"z" if np.isinf(df).all() else "t": t}, p=p)
     notes = [f"{level:.0%} intervals; degrees of freedom: {fit._dof_method(ddf)}"]
     if averaged:
         notes.append(f"averaged over the levels of {', '.join(averaged)}")
@@ -591,11 +580,6 @@ def _reference_grid(
     return grid, fit.data[rest].iloc[[0] * len(grid)].reset_index(drop=True), held
 
 
-def _level(levels: pd.Series) -> str:
-    """Return levels as a contrast names them: R's TRUE for True, and a blank between several."""
-    return " ".join(level_name(level) for level in levels)
-
-
 def _what_was_adjusted(adjust: Adjust, sizes: Floats) -> str:
     if (sizes <= 2).all() or adjust == "none":
         return "p of single comparisons"
@@ -615,25 +599,20 @@ def adjusted(
     """
     p = 2 * scipy.stats.t.sf(np.abs(t), df)
     width = scipy.stats.t.ppf((1 + level) / 2, df)
-    several = n_tests > 1
-    if adjust == "none" or not several.any():
-        return p, width
-    if adjust == "tukey":
+    if adjust == "tukey" and (several := n_tests > 1).any():
         ranges = scipy.stats.studentized_range
-        for i in np.flatnonzero(several):
-            p[i] = ranges.sf(np.sqrt(2) * abs(t[i]), sizes[i], df[i])
-            width[i] = ranges.ppf(level, sizes[i], df[i]) / np.sqrt(2)
-        return p, width
-    width = scipy.stats.t.ppf(1 - (1 - level) / 2 / n_tests, df)
-    if adjust == "bonferroni":
-        return np.minimum(p * n_tests, 1), width
-    from statsmodels.stats.multitest import multipletests
+        of_range = sizes[several], df[several]
+        p[several] = ranges.sf(np.sqrt(2) * np.abs(t[several]), *of_range)
+        width[several] = ranges.ppf(level, *of_range) / np.sqrt(2)
+    if adjust in ("holm", "bonferroni"):
+        from statsmodels.stats.multitest import multipletests
 
-    begin = 0
-    while begin < len(p):  # the comparisons of one group stand together
-        family = slice(begin, begin + int(n_tests[begin]))
-        p[family] = multipletests(p[family], method="holm")[1]
-        begin = family.stop
+        width = scipy.stats.t.ppf(1 - (1 - level) / 2 / n_tests, df)
+        begin = 0
+        while begin < len(p):  # the comparisons of one group stand together
+            family = slice(begin, begin + int(n_tests[begin]))
+            p[family] = multipletests(p[family], method=adjust)[1]
+            begin = family.stop
     return p, width
 
 

@@ -46,7 +46,6 @@ def frame():
         ("y ~ te(a, b) + ti(a, c)", "overlap"),
         ("y ~ ti(a, b, by=c)", "no by="),
         ("y ~ s(a, by=log(b))", "by= names a column"),
-        ("y ~ s(a, by=factor(b))", "factor\\(b\\) is not supported"),
         ("y ~ te(a, b, k=max(3, 4))", "one basis dimension"),
         ("y ~ a:offset(b)", "an offset has no interactions"),
         ("y ~ a + offset(poly(b, 2))", "several"),
