@@ -19,6 +19,7 @@ from psychlm.device import Device, record_use, torch_device
 from psychlm.frames import Repeated
 from psychlm.irt._repeats import correlation_of_repeats
 from psychlm.irt.arrays import host, namespace, on_device
+from psychlm.irt.climb import climb
 from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
 from psychlm.irt.likelihood import (
     GRID_ERROR,
@@ -31,7 +32,6 @@ from psychlm.irt.likelihood import (
     bounded,
     quadrature_grid,
 )
-from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
 from psychlm.irt.priors import Prior
 from psychlm.irt.response_functions import model_named, probabilities_of
 from psychlm.irt.response_matrix import NUMPY_CELLS, few_threads, pick_device
@@ -48,6 +48,7 @@ from psychlm.irt.specification import (
 )
 from psychlm.irt.standard_errors import EXACT_PARAMETERS
 from psychlm.irt.standard_errors import standard_errors as errors_of
+from psychlm.irt.starts import START_COMMON_GUESSING, better_starts, start_from_scores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -386,7 +387,7 @@ def approach(em: EM, starts: list[Parameters], guessed: bool) -> list[Parameters
     first, *others = [end for _, end in sorted(climbed, key=lambda end: -end[0])]
     if guessed:
         first, _ = squarem(em, first, ROUGH, GUESSED_STEPS)
-        first, _ = newton(em, first, ROUGH_GAIN)
+        first, *_ = climb(em, first, ROUGH_GAIN)
     em.design = design
     em.quadrature_error = QUADRATURE_ERROR
     em.scoring_steps = SCORING_STEPS
@@ -412,7 +413,7 @@ def finish(
             parameters, done = squarem(em, parameters, settings.tolerance, limit)
             converged |= done
         if newtonian and not converged.all() and em.n_steps < settings.max_iterations:
-            parameters, converged = newton(em, parameters)
+            parameters, _, converged = climb(em, parameters)
         _, objective = em.expect(parameters)
         exhausted = em.n_steps >= settings.max_iterations
         if tries_starts and not exhausted:

@@ -1,14 +1,12 @@
 """The engine that estimates every specification: any response function, equal parameters, groups.
 
 E-step, quadrature and the observed information (Louis 1982) are those of dichotomous items. A
-linear map leads from the estimates to the table of parameters (``ParameterMap``). Steps are
-Newton's, damped (Levenberg 1944; Marquardt 1963) in the metric of the information of complete data.
+linear map leads from the estimates to the table of parameters (``ParameterMap``).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,11 +21,13 @@ from torch.nn.functional import one_hot
 from psychlm.device import Device
 from psychlm.frames import FrameError
 from psychlm.irt.arrays import host, on_device
-from psychlm.irt.em import Expectation, Settings
+from psychlm.irt.climb import NewtonSystem, climb
+from psychlm.irt.em import Climbable, Settings
 from psychlm.irt.likelihood import (
     GRID_ERROR,
     LARGEST_SLOPE,
     SMALLEST_STEP,
+    Posterior,
     QuadratureGrid,
     fine_posterior,
     quadrature_grid,
@@ -38,6 +38,7 @@ from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING, pick_device
 from psychlm.irt.specification import Solution, Specification, earlier_rows, problems
 from psychlm.irt.standard_errors import (
     POLYNOMIALS,
+    ROUGH_POLYNOMIALS,
     covariance_of,
     covariance_of_estimates,
     missing_information,
@@ -45,17 +46,6 @@ from psychlm.irt.standard_errors import (
 
 STARTS = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free lower and upper asymptotes
 LARGEST_STEP = 2.0  # of any estimate in one step; of slopes and intercepts more, if these are large
-# of curvatures, scaled by complete data's information
-LEAST_DAMPING = 1e-3
-MOST_DAMPING = 1e8
-FLATTEST = 1e-10
-ENOUGH = 1e-7  # nats that a step is expected to gain at the end, at the default tolerance
-# steps, and nats that they gain in all, or the climb ends
-PATIENCE = 20
-LEAST_GAIN = 1e-5
-OVERSTATED = 0.9  # share of the information's curvature along the last step that was met there
-ROUNDING = 1e-5
-STEP_POLYNOMIALS = 6
 # of either sign, by KINDS
 BOUNDS = np.array([LARGEST_SLOPE, math.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT])
 LARGEST_LOG_SD = math.log(100)  # a group's ability has an sd of 0.01 to 100
@@ -76,13 +66,13 @@ def solve_general(
     ends = []
     for asymptotes in STARTS if guessed else STARTS[:1]:
         em = CategoryEM(spec, starting_cells(spec, asymptotes, start), settings, where)
-        estimates, value, converged = climb(em, em.nearest())
+        estimates, value, there = climb(em, em.nearest())
         while (error := em.grid_error(estimates, value)) > GRID_ERROR:
             if em.grid.step <= SMALLEST_STEP:
                 break
             em.grid = em.grid.halved()
-            estimates, value, converged = climb(em, estimates)
-        ends.append((value, em, estimates, converged, error))
+            estimates, value, there = climb(em, estimates)
+        ends.append((value, em, estimates, bool(there), error))
     value, em, estimates, converged, error = max(ends, key=lambda end: end[0])
     posterior, _ = em.expect(estimates)
     items, mean, sd = em.unpack(estimates)
@@ -94,7 +84,7 @@ def solve_general(
     names = spec.parameters.names
     covariance = np.full((len(estimates), len(estimates)), np.nan)
     if standard_errors:
-        _, _, observed, scores_by_row = em.derivatives(estimates)
+        observed, scores_by_row = em.information(estimates)
         owner, _ = pd.factorize(names.get_level_values(0))
         scores = scores_by_row() if sandwich else None
         covariance = covariance_of_estimates(observed, owner, ~at_bound, scores)
@@ -233,6 +223,11 @@ class Answers:
         gradient, observed, expected = torch.cat(sums, 1)
         return gradient, observed, expected
 
+    def expected_counts(self, weights: Tensor) -> Tensor:
+        """Return expected numbers of answers by item, category and node."""
+        n_items = self.values.shape[1]
+        return (self.one_hot.T @ weights).view(n_items, self.n_categories, -1)
+
     def node_loglik(self, items: ResponseFunction, nodes: Tensor) -> Tensor:
         """Return log P(answers | node) for every row, (n_rows, n_nodes), in nats."""
         return self.one_hot @ items.log_probability(nodes).flatten(0, 1)
@@ -243,12 +238,15 @@ class Answers:
         return replace(grid, log_weights=log_density.log_softmax(1)[self.group])
 
 
-class CategoryEM(Expectation):
+class CategoryEM(Climbable):
     """The E-step with one distribution of ability per group, and derivatives at its posteriors.
 
     Parameters ("cells") are the items' values, row by row, then every group's mean of ability, then
     the logarithms of their standard deviations; ``cells`` holds the values to begin with.
     """
+
+    first_damping = 1.0
+    least_gain = 1e-8
 
     def __init__(
         self, spec: Specification, cells: np.ndarray, settings: Settings, device: torch.device
@@ -262,6 +260,7 @@ class CategoryEM(Expectation):
         self.answers = answers_of(spec, device)
         self.grid = quadrature_grid(device=device)
         self.count = self.answers.count
+        self.member = one_hot(self.answers.group, len(spec.groups)).double()  # (n_rows, n_groups)
         self.n_steps = 0
         # Of every estimate: its row of parameters, its bound of either sign, and whether it is a
         # slope or intercept.
@@ -316,14 +315,48 @@ class CategoryEM(Expectation):
         weighted = partial(self.answers.weighted, mean, sd)
         return loglik_at, items.steepness, weighted, self.log_prior(estimates)[0]
 
-    def derivatives(
+    def gradient(self, estimates: Tensor, posterior: Posterior) -> Tensor:
+        """Return the gradient of log-likelihood plus log prior by Fisher's identity."""
+        answers = self.answers
+        items, mean, sd = self.unpack(estimates)
+        count = answers.count
+        nodes = self.grid.nodes
+        expected = answers.expected_counts(posterior.weights * count[:, None])
+        by_item = torch.einsum("jcn,kjcn->kj", expected, items.scores(nodes))
+        # Of the groups' normal log densities by mean and log sd.
+        group_sd = sd[answers.group]
+        z = (posterior.mean - mean[answers.group]) / group_sd
+        by_row = torch.stack([z / group_sd, z**2 + posterior.variance / group_sd**2 - 1]) * count
+        by_group = by_row @ self.member
+        cells = torch.cat([by_item.flatten(), by_group.flatten()])
+        return self.basis.T @ cells + self.log_prior(estimates)[1]
+
+    def system(self, estimates: Tensor, uphill: Tensor) -> NewtonSystem:
+        """Return a rough information by its eigenvectors.
+
+        Estimates at their bounds stay there unless the gradient points inwards.
+        """
+        moves = ~((estimates.abs() >= self.limits) & (uphill * estimates > 0))
+        information, _ = self.information(estimates, ROUGH_POLYNOMIALS)
+        return NewtonSystem(information, torch.eye(len(estimates)).to(information)[:, moves])
+
+    def curbed(self, estimates: Tensor, step: Tensor) -> Tensor:
+        """Return a step of 2 at most; slopes and intercepts together, so they stay on a ridge."""
+        excess = step.abs() / (estimates.abs() / 2).clamp_min(LARGEST_STEP)
+        excess = torch.where(self.linear, excess, 0.0).max().clamp_min(1.0)
+        return torch.where(self.linear, step / excess, step.clamp(-LARGEST_STEP, LARGEST_STEP))
+
+    def moved(self, estimates: Tensor, step: Tensor) -> Tensor:
+        """Return the estimates after a step, within their bounds."""
+        return torch.minimum(torch.maximum(estimates + step, -self.limits), self.limits)
+
+    def information(
         self, estimates: Tensor, n_polynomials: int = POLYNOMIALS
-    ) -> tuple[Tensor, Tensor, Tensor, Callable[[], Tensor]]:
-        """Return gradient, information of complete data and observed one, in the estimates.
+    ) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Return the observed information; few polynomials leave out some that is missing.
 
         The last is a function that returns the gradients of the rows, (n_rows, n_estimates), times
-        the root of the sum of their squared weights. Call :meth:`expect` at the same estimates
-        first. Few polynomials leave out some of the missing information.
+        the root of the sum of their squared weights.
         """
         answers = self.answers
         grid = self.grid
@@ -332,41 +365,28 @@ class CategoryEM(Expectation):
         n_groups = len(mean)
         n_items = answers.values.shape[1]
         basis = self.basis
+        member = self.member
         of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
-        _, weights = fine_posterior(self.at_nodes, answers.weighted(mean, sd, grid))
+        at_nodes = answers.node_loglik(items, grid.nodes)
+        _, weights = fine_posterior(at_nodes, answers.weighted(mean, sd, grid))
         count = answers.count[:, None]
         first = items.scores(grid.nodes)
 
-        # Complete data: expected counts times derivatives, and times squares of first derivatives,
-        # which is the information that never has the wrong sign.
-        _, uphill, curvature = self.log_prior(estimates)
-        uphill = uphill.clone()
-        observed = torch.diag(-curvature)
-        complete = torch.diag((-curvature).clamp_min(0))
-        at_nodes = grid.at_nodes(weights) * count
-        expected = (answers.one_hot.T @ at_nodes).view(n_items, answers.n_categories, -1)
-        uphill += torch.einsum("jcn,kjcn,kje->e", expected, first, of_items)
-        squares = torch.einsum("jcn,kjcn,ljcn->klj", expected, first, first)
-        for matrix, inner in (
-            (observed, -items.curvature(grid.nodes, expected)),
-            (complete, squares),
-        ):
-            turned = torch.einsum("klj,lje->kje", inner, of_items)
-            matrix += of_items.flatten(0, 1).T @ turned.flatten(0, 1)
+        # Complete data: minus expected counts times second derivatives.
+        expected = answers.expected_counts(grid.at_nodes(weights) * count)
+        curvature = items.curvature(grid.nodes, expected)
+        turned = torch.einsum("klj,lje->kje", curvature, of_items)
+        observed = -of_items.flatten(0, 1).T @ turned.flatten(0, 1)
+        observed -= torch.diag(self.log_prior(estimates)[2])
 
         # Abilities: derivatives of the groups' normal log densities by mean and log sd.
         z = (grid.fine - mean[answers.group, None]) / sd[answers.group, None]
-        member = one_hot(answers.group, n_groups).double()
         of_mean = basis[-2 * n_groups :][:n_groups]
         of_sd = basis[-n_groups:]
         scores = torch.stack([z / sd[answers.group, None], z**2 - 1])
-        totals = (scores * (weights * count)).sum(2) @ member
-        uphill += totals[0] @ of_mean + totals[1] @ of_sd
         size = member.T @ answers.count
         for of_moment, information in ((of_mean, size / sd**2), (of_sd, 2 * size)):
-            inner = of_moment.T @ (of_moment * information[:, None])
-            complete = complete + inner
-            observed = observed + inner
+            observed += of_moment.T @ (of_moment * information[:, None])
 
         # Missing information: posterior covariances of the scores. Absent asymptotes are no
         # estimates, and their derivatives too small for fast products.
@@ -401,70 +421,4 @@ class CategoryEM(Expectation):
         def scores_by_row() -> Tensor:
             return next(averaged(weights)) * (answers.squares / answers.count).sqrt()[:, None]
 
-        return uphill, complete, observed, scores_by_row
-
-
-def along_last_step(observed: Tensor, step: Tensor, change: Tensor) -> Tensor:
-    """Return the information, corrected to map the last step to the gradient's change.
-
-    The few polynomials of a step leave out missing information of steep items, whose steps would be
-    too short: it is the BFGS update (Nocedal and Wright 2006, equation 6.19).
-    """
-    image = observed @ step
-    if not 1e-10 * change @ change < step @ change < OVERSTATED * step @ image:
-        return observed
-    gained = torch.outer(change, change) / (step @ change)
-    return observed + gained - torch.outer(image, image) / (step @ image)
-
-
-def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
-    """Climb to a maximum; return it, log-likelihood plus log prior, and whether it is one."""
-    limits = em.limits
-    damping = 1.0
-    last = None
-    linear = em.linear
-    enough = min(ENOUGH, 10 * em.settings.tolerance**2)
-    _, value = em.expect(estimates)
-    earlier = deque([-math.inf], maxlen=PATIENCE)  # values before the last steps
-    # Where steps hardly gain, as on the way to a slope or an sd without a maximum, stop there.
-    while em.n_steps < em.settings.max_iterations and value - earlier[0] > LEAST_GAIN:
-        uphill, complete, observed, _ = em.derivatives(estimates, STEP_POLYNOMIALS)
-        if last is not None:
-            observed = along_last_step(observed, estimates - last[0], last[1] - uphill)
-        last = estimates, uphill
-        # Estimates at their bounds stay there unless the gradient points inwards.
-        moves = ~((estimates.abs() >= limits) & (uphill * estimates > 0))
-        scale = moves * complete.diagonal().clamp_min(FLATTEST).rsqrt()
-        curvature, vectors = torch.linalg.eigh(observed * scale * scale[:, None])
-        # Where the information is not positive the step is turned uphill.
-        curvature = curvature.abs().clamp_min(FLATTEST)
-        vectors = scale[:, None] * vectors
-        along = vectors.T @ uphill
-        if float((along**2 / curvature).sum()) / 2 < enough:
-            return estimates, value, True
-        while True:
-            step = vectors @ (along / (curvature + damping))
-            # Slopes and intercepts are curbed together, so that they stay on a ridge.
-            excess = step.abs() / (estimates.abs() / 2).clamp_min(LARGEST_STEP)
-            step[linear] /= torch.where(linear, excess, 0.0).max().clamp_min(1.0)
-            trial = estimates + torch.where(linear, step, step.clamp(-LARGEST_STEP, LARGEST_STEP))
-            trial = torch.minimum(torch.maximum(trial, -limits), limits)
-            grid = em.grid
-            _, reached = em.expect(trial)
-            if em.grid is not grid:  # it was refined: values on two grids cannot be compared
-                _, value = em.expect(estimates)
-                _, reached = em.expect(trial)
-                last = None
-                earlier = deque([-math.inf], maxlen=PATIENCE)
-            if reached > value:  # and a number
-                break
-            damping = max(4 * damping, LEAST_DAMPING)
-            if damping > MOST_DAMPING:  # rounding decides
-                em.expect(estimates)
-                return estimates, value, float(uphill @ step) < ROUNDING
-        damping = damping / 10 if damping > LEAST_DAMPING else 0.0
-        earlier.append(value)
-        estimates = trial
-        value = reached
-        em.n_steps += 1
-    return estimates, value, False
+        return observed, scores_by_row

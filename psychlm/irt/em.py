@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from psychlm.irt.arrays import namespace, sigmoid, solve, zeros
+from psychlm.irt.arrays import device_of, namespace, sigmoid, solve, zeros
+from psychlm.irt.climb import NewtonSystem
 from psychlm.irt.likelihood import (
     QUADRATURE_ERROR,
     Design,
@@ -24,14 +26,17 @@ from psychlm.irt.likelihood import (
     bounded,
     cell_derivatives,
     integrate,
+    item_matrices,
     log_probabilities,
     node_loglik,
     quadrature_grid,
     rescaled,
     resolve,
+    steep_enough,
 )
 from psychlm.irt.priors import LogNormal
 from psychlm.irt.response_matrix import ResponseMatrix
+from psychlm.irt.standard_errors import estimates_basis, observed_information
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +45,9 @@ LOGLIK_TOLERANCE = 1e-5  # nats, gained by the last EM step
 LEAST_ITEM_GAIN = 1e-14  # nats, expected of a step of one item
 ROUNDED_STEP = 0.01  # logits: shorter ones count if they are expected to gain that
 LARGEST_STEP = 2.0  # logits, of one Newton step of an item
+LARGEST_JOINT_STEP = 1.0  # logits, in a Newton step of all items
+LARGEST_GUESSING_STEP = 0.2
+EDGE = 1e-3  # guessing parameters as small as that may be set to 0
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 SCORING_STEPS = 6  # Newton steps in one M-step; the next M-step continues
 HALVINGS = 8
@@ -60,7 +68,6 @@ class Expectation(ABC):
     grid: QuadratureGrid
     n_steps: int  # made so far
     quadrature_error = QUADRATURE_ERROR  # nats, of the grid
-    at_nodes: Any = None  # log-likelihoods (n_rows, n_nodes) of the last E-step
 
     @abstractmethod
     def integrand(self, parameters: Any) -> tuple[Callable, Tensor, Callable, float]:
@@ -72,7 +79,7 @@ class Expectation(ABC):
     def expect(self, parameters: Any) -> tuple[Posterior, float]:
         """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
         loglik_at, slope, weighted, log_prior = self.integrand(parameters)
-        self.grid, self.at_nodes, posterior = resolve(
+        self.grid, _, posterior = resolve(
             loglik_at, slope, self.count, self.grid, self.quadrature_error, weighted
         )
         return posterior, float(posterior.loglik @ self.count) + log_prior
@@ -85,7 +92,31 @@ class Expectation(ABC):
         return abs(float(posterior.loglik @ self.count) + log_prior - objective)
 
 
-class EM(Expectation):
+class Climbable(Expectation):
+    """An E-step with what :func:`psychlm.irt.climb.climb` takes to climb to a maximum."""
+
+    settings: Settings
+    first_damping = 0.0
+    least_gain = 1e-6  # nats that a step is expected to gain at the end, at the default tolerance
+
+    @abstractmethod
+    def gradient(self, parameters: Any, posterior: Posterior) -> Tensor:
+        """Return the gradient of log-likelihood plus log prior, at the present posteriors."""
+
+    @abstractmethod
+    def system(self, parameters: Any, uphill: Tensor) -> NewtonSystem:
+        """Return what leads from a gradient to a step."""
+
+    @abstractmethod
+    def curbed(self, parameters: Any, step: Tensor) -> Tensor:
+        """Return a step that is no longer than derivatives hold."""
+
+    @abstractmethod
+    def moved(self, parameters: Any, step: Tensor) -> Any:
+        """Return the parameters after a step, within their bounds."""
+
+
+class EM(Climbable):
     """The EM map of one data set: one E-step and one M-step, from parameters to better ones."""
 
     def __init__(self, responses: ResponseMatrix, design: Design, settings: Settings) -> None:
@@ -123,6 +154,60 @@ class EM(Expectation):
             free = self.design.free()
             result = result + self.design.prior_derivatives(table, free)[0]
         return result
+
+    def system(self, parameters: Parameters, uphill: Tensor) -> NewtonSystem:
+        """Return the rough information by its eigenvectors.
+
+        Guessing at or near its edge 0 goes there if the step points outwards.
+        """
+        design = self.design
+        guessing = parameters.guessing
+        grid = rough_grid(self, parameters)
+        # A rough climb that ends where it began leaves the information to the next climb.
+        if self.informed[0] is not parameters or self.informed[1] != str(grid):
+            information = observed_information(self, parameters, grid, rough=True)
+            self.informed = parameters, str(grid), information
+        information = self.informed[2]
+        kinds = len(information) // len(guessing)
+        free = design.free()  # (3, n_items) bool
+        at_bound = abs(parameters.slope) >= design.largest_slope
+        free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
+        # Where a person far below the item answered it correctly, c = 0 is next to impossible, even
+        # if the likelihood falls from a small c. With the posteriors held it is concave in c: its
+        # gradient at 0 tells whether 0 is the maximum.
+        inwards = uphill[2]
+        if (near := design.guessing_free & (guessing > 0) & (guessing <= EDGE)).any():
+            posterior, _ = self.expect(parameters)
+            on_edge = replace(parameters, guessing=namespace(near).where(near, 0.0, guessing))
+            inwards = self.gradient(on_edge, posterior)[2]
+        inwards = inwards.sum() > 0 if design.common_guessing else inwards > 0
+        free[2] &= (guessing > EDGE) | inwards
+        while True:
+            to_edge = zeros(uphill, *uphill.shape)  # steps of guessing to 0
+            near = design.guessing_free & ~free[2] & (guessing <= EDGE)
+            to_edge[2] = -guessing.clip(None, EDGE) * near
+            basis = estimates_basis(free[:kinds], design)  # from the estimates to parameters
+            system = NewtonSystem(information, basis, to_edge)
+            outwards = free[2] & (guessing <= 0) & (system.step(uphill, [], 0.0)[2] < 0)
+            if kinds == 2 or not outwards.any():
+                return system
+            free[2] &= ~outwards
+
+    def curbed(self, parameters: Parameters, step: Tensor) -> Tensor:
+        """Return a step of a logit at most, more for steep items, and of 0.2 of guessing."""
+        xp = namespace(step)
+        limit = (abs(parameters.slope) / 2).clip(LARGEST_JOINT_STEP)
+        limits = xp.stack([limit, limit, xp.full_like(limit, LARGEST_GUESSING_STEP)])
+        excess = xp.amax(abs(step) / limits, 0)
+        if self.design.common_guessing or self.design.common_slope:
+            excess[:] = excess.max()
+        return step / excess.clip(1.0)
+
+    def moved(self, parameters: Parameters, step: Tensor) -> Parameters:
+        """Return the parameters after a step, within their bounds."""
+        table = parameters.table() + step
+        table[2] = table[2].clip(0, 1 - 1e-9)
+        return bounded(Parameters(*table), self.design.largest_slope)
 
     def scores(self, parameters: Parameters, weights: Tensor, nodes: Tensor) -> Tensor:
         """Return derivatives of the items' log-likelihoods by all parameters, (3, n_items).
@@ -228,6 +313,12 @@ class EM(Expectation):
                 log_sd = log_sd + ((pull - n + first @ moved) / curvature).clip(-0.5, 0.5)
             sd = xp.exp(log_sd)
         return rescaled(parameters, mean, sd)
+
+
+def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
+    """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
+    standard = quadrature_grid(span=em.grid.span, device=device_of(em.grid.nodes))
+    return max(steep_enough(standard, parameters.slope), em.grid, key=lambda grid: grid.step)
 
 
 def squarem(
@@ -355,20 +446,6 @@ def scoring_with_guessing(
         if largest < tolerance:
             break
     return beta
-
-
-def item_matrices(zz: Tensor, zc: Tensor, cc: Tensor, nodes: Tensor) -> Tensor:
-    """Return matrices by slope, intercept and guessing, (n_items, 3, 3), summed over the nodes.
-
-    The arguments are their entries at the nodes by logit and guessing, (n_items, n_nodes).
-    """
-    xp = namespace(nodes)
-    powers = xp.stack([nodes**2, nodes, xp.ones_like(nodes)], 1)
-    zz = zz @ powers
-    zc = zc @ powers[:, 1:]
-    cc = cc.sum(1)
-    cells = [zz[:, 0], zz[:, 1], zc[:, 0], zz[:, 1], zz[:, 2], zc[:, 1], zc[:, 0], zc[:, 1], cc]
-    return xp.stack(cells, 1).reshape(-1, 3, 3)
 
 
 def _curbed_newton_step(

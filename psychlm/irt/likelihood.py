@@ -191,6 +191,10 @@ class Parameters:
     def __getitem__(self, items: slice) -> Parameters:
         return Parameters(self.slope[items], self.intercept[items], self.guessing[items])
 
+    def __sub__(self, others: Parameters) -> Tensor:
+        """Return how far the parameters are from others, (3, n_items)."""
+        return self.table() - others.table()
+
     def logits(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return z (n_items, n_nodes), and c as a column (n_items, 1)."""
         z = namespace(nodes).outer(self.slope, nodes) + self.intercept[:, None]
@@ -301,6 +305,20 @@ def cell_derivatives(
         CellDerivatives(p_z, p_c, p_zz, -s * p_c - p_z * p_c, -(p_c**2)),
         CellDerivatives(-s, q_c, -s * rest, xp.zeros_like(s), -(q_c**2)),
     )
+
+
+def item_matrices(zz: Tensor, zc: Tensor, cc: Tensor, nodes: Tensor) -> Tensor:
+    """Return matrices by slope, intercept and guessing, (n_items, 3, 3), summed over the nodes.
+
+    The arguments are their entries at the nodes by logit and guessing, (n_items, n_nodes).
+    """
+    xp = namespace(nodes)
+    powers = xp.stack([nodes**2, nodes, xp.ones_like(nodes)], 1)
+    zz = zz @ powers
+    zc = zc @ powers[:, 1:]
+    cc = cc.sum(1)
+    cells = [zz[:, 0], zz[:, 1], zc[:, 0], zz[:, 1], zz[:, 2], zc[:, 1], zc[:, 0], zc[:, 1], cc]
+    return xp.stack(cells, 1).reshape(-1, 3, 3)
 
 
 def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ from psychlm.irt.arrays import (
     single,
     zeros,
 )
-from psychlm.irt.em import EM, item_matrices
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
     Design,
@@ -35,6 +34,7 @@ from psychlm.irt.likelihood import (
     QuadratureGrid,
     cell_derivatives,
     fine_posterior,
+    item_matrices,
     node_loglik,
     quadrature_grid,
     resolve,
@@ -43,6 +43,8 @@ from psychlm.irt.response_matrix import Block
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from psychlm.irt.em import EM
 
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
@@ -73,7 +75,8 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
             blocks = joint_covariances(em, parameters, free)
         except LinAlgError:  # not at a maximum
             return blocks, None
-        return where_free(blocks, free), None
+        chosen = host(free.T)
+        return np.where(chosen[:, :, None] & chosen[:, None, :], blocks, np.nan), None
 
     information = observed_information(em, parameters, em.grid)
     kinds = len(information) // n_items
@@ -290,12 +293,6 @@ def information_of_scale(
 def gram(x: Tensor) -> Tensor:
     """Return x' x; on the CPU NumPy computes one triangle only."""
     return on_device(host(x).T @ host(x), "cpu") if x.device.type == "cpu" else x.T @ x
-
-
-def where_free(blocks: np.ndarray, free: Tensor) -> np.ndarray:
-    """Return covariances (n_items, 3, 3) with NaN for what is not free, (3, n_items)."""
-    chosen = host(free.T)
-    return np.where(chosen[:, :, None] & chosen[:, None, :], blocks, np.nan)
 
 
 def free_parameters(design: Design, parameters: Parameters) -> Tensor:

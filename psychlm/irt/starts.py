@@ -1,9 +1,7 @@
-r"""Newton's method on the marginal likelihood, and other starts for items that may be guessed.
+r"""Where to begin, and other starts for items that may be guessed.
 
-With gradient g and information H a step is expected to gain :math:`g^T H^{-1} g / 2` nats; below
-1e-6 nats every parameter is within 0.0014 of its own standard errors of the maximum. With guessing
-there are local maxima, so every item is tried from flat and steep starts with the others held.
-Given the persons' posteriors w, exchanging one item gains
+With guessing there are local maxima, so every item is tried from flat and steep starts with the
+others held. Given the persons' posteriors w, exchanging one item gains
 
 .. math:: \sum_i \log \sum_k w_{ik} \, R_{ik}, \qquad
     R_{ik} = P^{new}(x_{ij} \mid \theta_k) / P^{old}(x_{ij} \mid \theta_k)
@@ -14,7 +12,6 @@ nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -22,32 +19,21 @@ import numpy as np
 import pandas as pd
 
 from psychlm.irt.arrays import as_type, device_of, host, namespace, on_device, single
-from psychlm.irt.em import EM, LOGLIK_TOLERANCE, scoring_with_guessing
+from psychlm.irt.em import EM, LOGLIK_TOLERANCE, rough_grid, scoring_with_guessing
 from psychlm.irt.likelihood import (
     Design,
     Parameters,
-    QuadratureGrid,
     bounded,
     integrate,
     log_probabilities,
     node_loglik,
     quadrature_grid,
-    steep_enough,
 )
 from psychlm.irt.response_matrix import ResponseMatrix
-from psychlm.irt.standard_errors import estimates_basis, observed_information
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NEWTON_STEPS = 200
-LARGEST_STEP = 1.0  # logits
-LARGEST_GUESSING_STEP = 0.2
-LEAST_DAMPING = 1e-6  # of eigenvalues of the information, scaled to a unit diagonal
-MOST_DAMPING = 1e4
-FLATTEST = 1e-8  # smallest eigenvalue of the information, scaled to a unit diagonal
-EDGE = 1e-3  # guessing parameters as small as that may be set to 0
-LEAST_GAIN = 1e-6  # nats that a step is expected to gain at the end, at the default tolerance
 LARGEST_RATIO = 80.0  # nats, of two probabilities: its exponential is a float32
 STARTS = ((0.7, 0.0), (2.0, 0.2), (3.0, 0.5), (8.0, 0.0), (8.0, 0.2))  # slope, and guessing if free
 NEGLIGIBLE_WEIGHT = 1e-7  # of a node in a posterior
@@ -60,154 +46,6 @@ SCORE_TOLERANCE = 1e-2
 START_COMMON_GUESSING = 0.15
 LEAST_RELIABILITY = 0.3
 MOST_RELIABILITY = 0.95
-
-
-def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Parameters, Tensor]:
-    """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
-
-    Flat ridges, on which EM's steps become so small that they look like convergence, are seen by
-    the information. Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from
-    a rough one, computed again where they do not fit it, and are damped until they go uphill. The
-    climb ends where a step is expected to gain fewer than ``enough`` nats; 0: at convergence.
-    """
-    settings = em.settings
-    design = em.design
-    least_gain = min(LEAST_GAIN, 100 * settings.tolerance**2)
-    enough = max(enough, least_gain)
-    posterior, value = em.expect(parameters)
-    uphill = em.gradient(parameters, posterior)
-    xp = namespace(uphill)
-    system: NewtonSystem | None = None
-    pairs: list[tuple[Tensor, Tensor]] = []
-    damping = 0.0
-    last = em.n_steps + NEWTON_STEPS
-    while True:
-        if system is None:
-            system = NewtonSystem(em, parameters, uphill)
-            pairs = []
-            fresh = True
-        # A logit at most, more for steep items, and 0.2 of guessing.
-        limit = (abs(parameters.slope) / 2).clip(LARGEST_STEP)
-        limits = xp.stack([limit, limit, xp.full_like(limit, LARGEST_GUESSING_STEP)])
-        step = system.step(uphill, pairs, damping)
-        excess = xp.amax(abs(step) / limits, 0)
-        if design.common_guessing or design.common_slope:
-            excess[:] = excess.max()
-        step = step / excess.clip(1.0)
-        expected_gain = (uphill * step).sum(0)
-        if 0 <= float(expected_gain.sum()) < enough:
-            if fresh:
-                return parameters, xp.ones_like(expected_gain, dtype=bool)
-            system = None
-            continue
-        table = parameters.table() + step
-        table[2] = table[2].clip(0, 1 - 1e-9)
-        trial = bounded(Parameters(*table), design.largest_slope)
-        grid = em.grid
-        posterior, trial_value = em.expect(trial)
-        if em.grid is not grid:  # it was refined: values on two grids cannot be compared
-            _, value = em.expect(parameters)
-        if not trial_value > value:  # or not a number
-            if pairs:  # the estimated curvature is wrong: compute it anew
-                system = None
-                continue
-            damping = max(4 * damping, LEAST_DAMPING)
-            if damping > MOST_DAMPING:  # no step uphill: rounding decides
-                em.expect(parameters)
-                return parameters, abs(expected_gain) < enough
-            continue
-
-        # Accept the step, and keep what it tells of the curvature.
-        before = uphill
-        uphill = em.gradient(trial, posterior)
-        pairs.append((trial.table() - parameters.table(), before - uphill))
-        at_bound = system.free[2] & (trial.guessing <= 0)
-        at_bound |= system.free[0] & (abs(trial.slope) >= design.largest_slope)
-        # Where the likelihood rose far less than a quadratic function would, damp the next step.
-        gain = trial_value - value
-        fits = gain > 0.1 * float(expected_gain.sum())
-        damping = damping / 10 if fits else max(10 * damping, LEAST_DAMPING)
-        parameters = trial
-        value = trial_value
-        fresh = False
-        em.n_steps += 1
-        done = enough > least_gain and gain < 0.1 * enough  # not if it must have converged
-        if done or em.n_steps >= min(settings.max_iterations, last):
-            return parameters, abs(expected_gain) < enough
-
-
-class NewtonSystem:
-    """The rough information in the space of the estimates, by its eigenvectors.
-
-    Where the information is not positive the step is turned uphill, by absolute eigenvalues.
-    Guessing at or near its edge 0 goes there if the step points outwards.
-    """
-
-    def __init__(self, em: EM, parameters: Parameters, uphill: Tensor) -> None:
-        design = em.design
-        guessing = parameters.guessing
-        grid = rough_grid(em, parameters)
-        # A rough climb that ends where it began leaves the information to the next climb.
-        if em.informed[0] is not parameters or em.informed[1] != str(grid):
-            information = observed_information(em, parameters, grid, rough=True)
-            em.informed = parameters, str(grid), information
-        information = em.informed[2]
-        kinds = len(information) // len(guessing)
-        free = self.free = design.free()  # (3, n_items) bool
-        at_bound = abs(parameters.slope) >= design.largest_slope
-        free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
-        # Where a person far below the item answered it correctly, c = 0 is next to impossible, even
-        # if the likelihood falls from a small c. With the posteriors held it is concave in c: its
-        # gradient at 0 tells whether 0 is the maximum.
-        inwards = uphill[2]
-        if (near := design.guessing_free & (guessing > 0) & (guessing <= EDGE)).any():
-            posterior, _ = em.expect(parameters)
-            on_edge = replace(parameters, guessing=namespace(near).where(near, 0.0, guessing))
-            inwards = em.gradient(on_edge, posterior)[2]
-        inwards = inwards.sum() > 0 if design.common_guessing else inwards > 0
-        free[2] &= (guessing > EDGE) | inwards
-        while True:
-            # Solve in the space of the estimates, scaled to a unit diagonal.
-            self.basis = estimates_basis(free[:kinds], design)  # from the estimates to parameters
-            reduced = self.basis.T @ information @ self.basis
-            scale = abs(reduced.diagonal()).clip(1e-12) ** -0.5
-            eigenvalues, vectors = namespace(reduced).linalg.eigh(reduced * scale * scale[:, None])
-            self.curvature = abs(eigenvalues).clip(FLATTEST)
-            self.directions = scale[:, None] * vectors
-            to_edge = design.guessing_free & ~free[2] & (guessing <= EDGE)
-            self.to_edge = -guessing.clip(None, EDGE) * to_edge  # steps of guessing to 0
-            outwards = free[2] & (guessing <= 0) & (self.step(uphill, [], 0.0)[2] < 0)
-            if kinds == 2 or not outwards.any():
-                break
-            free[2] &= ~outwards
-
-    def step(self, uphill: Tensor, pairs: list[tuple[Tensor, Tensor]], damping: float) -> Tensor:
-        """Return the step (3, n_items) to which gradient and earlier (step, change) pairs lead."""
-        kinds = len(self.basis) // uphill.shape[1]
-        q = self.basis.T @ uphill[:kinds].flatten()
-        history = []
-        for step, change in pairs:
-            s = self.basis.T @ step[:kinds].flatten() / self.basis.sum(0)
-            y = self.basis.T @ change[:kinds].flatten()
-            if float(s @ y) > 1e-10 * float(y @ y):
-                history.append((s, y, 1 / (s @ y)))
-        removed = []
-        for s, y, rho in reversed(history):
-            removed.append(rho * (s @ q))
-            q = q - removed[-1] * y
-        q = self.directions @ ((self.directions.T @ q) / (self.curvature + damping))
-        for (s, y, rho), part in zip(history, reversed(removed), strict=True):
-            q = q + (part - rho * (y @ q)) * s
-        result = namespace(uphill).zeros_like(uphill)
-        result[:kinds] = (self.basis @ q).reshape(kinds, -1)
-        result[2] += self.to_edge
-        return result
-
-
-def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
-    """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
-    standard = quadrature_grid(span=em.grid.span, device=device_of(em.grid.nodes))
-    return max(steep_enough(standard, parameters.slope), em.grid, key=lambda grid: grid.step)
 
 
 def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tensor) -> Parameters:
