@@ -259,7 +259,7 @@ def type_3_contrasts(
     place = {name: i for i, name in enumerate(names)}
     own = {term.label: [place[x] for x in term.names if x in place] for term in terms}
     of_levels = np.hstack([np.ones((len(x), 1)), *(term.of_levels for term in terms)])
-    solved = np.linalg.lstsq(x, np.hstack([of_levels, coded]), rcond=None)[0]
+    solved = _coefficients_of_columns(x, np.hstack([of_levels, coded]))
     functions = solved[:, : of_levels.shape[1]].T
     functions[np.abs(functions) < ZERO * np.abs(functions).max()] = 0
     for term in sorted(terms, key=lambda term: -len(term.variables)):
@@ -278,6 +278,23 @@ def type_3_contrasts(
         rows = functions[:, own[term.label]].T @ to_own
         found[term.label] = rows[np.abs(rows).sum(axis=1) > 1e-8]
     return found
+
+
+def _coefficients_of_columns(x: Floats, columns: Floats) -> Floats:
+    """Return B, shape (p, k), with X B the columns, (n, k); X has full rank, and 1 as its first column.
+
+    The mean of a predictor may be 1e7 of its standard deviations (a date): the equations are those
+    of centred and scaled columns, and what is an integer but for rounding (most of B is) is one.
+    """
+    mean = x[:, 1:].mean(axis=0)
+    mean_of_columns = columns.mean(axis=0)
+    centred = x[:, 1:] - mean
+    sd = centred.std(axis=0)
+    slopes = np.linalg.lstsq(centred / sd, columns - mean_of_columns, rcond=None)[0] / sd[:, None]
+    slopes = np.where(np.abs(slopes - np.rint(slopes)) < ZERO, np.rint(slopes), slopes)
+    intercept = mean_of_columns - mean @ slopes
+    size = np.abs(mean_of_columns) + np.abs(mean) @ np.abs(slopes)
+    return np.vstack([np.where(np.abs(intercept) < ZERO * size, 0, intercept), slopes])
 
 
 def f_test(

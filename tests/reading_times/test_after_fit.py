@@ -83,6 +83,32 @@ def test_tests_of_terms_are_lmertests_of_type_3(frames, formula, ddf):
     np.testing.assert_allclose(found["p"], theirs["Pr(>F)"], atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:singular")
+@pytest.mark.parametrize(
+    ("formula", "shift", "scale"),
+    [
+        ("bits", 1e7, 1),  # with `cond`, its columns count as linearly dependent, as in R
+        ("bits", -3e5, 1e-4),
+        ("bits * cond", 3e4, 1),
+        ("bits * cond", -3e4, 1e-4),
+        ("old * cond + bits:cond", 3e4, 1),
+        ("old * cond + bits:cond", 0, 1e6),
+    ],
+)
+def test_tests_of_terms_depend_neither_on_the_origin_nor_on_the_unit_of_a_number(
+    frames, formula, shift, scale
+):
+    data = frames["gaze_ms"]
+    formula = f"gaze_ms ~ {formula} + (1 | subject) + (1 | item)"
+    moved = data.assign(bits=scale * (data["bits"] + shift))
+    found = reading.fit(moved, formula, backend="native").anova().table
+    as_it_is = reading.fit(data, formula, backend="native").anova().table
+    slopes = [label for label in found.index if "bits" in label]
+    assert slopes
+    np.testing.assert_array_equal(found["num_df"], as_it_is["num_df"])
+    np.testing.assert_allclose(found.loc[slopes, "F"], as_it_is.loc[slopes, "F"], rtol=1e-4)
+
+
 CODED = tables("contrasts")
 
 
