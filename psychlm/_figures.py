@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -98,8 +99,11 @@ def register_figure() -> None:
         if len(figure_data(figure)) > MAX_MARKS:
             return None
         out = io.StringIO()
+        engine: Any = layout_of.get(figure) or figure.get_layout_engine() or "none"
+        figure.set_layout_engine(engine)  # of a figure that was shown before and may have changed
         with mpl.rc_context({"svg.hashsalt": "psychlm"}):  # the same text for the same figure
             figure.savefig(out, format="svg", bbox_inches="tight", metadata={"Date": None})
+        layout_of[figure] = engine
         figure.set_layout_engine("none")  # it is laid out: for the PNG that takes half of the time
         return out.getvalue()
 
@@ -108,6 +112,7 @@ def register_figure() -> None:
         formatters["text/csv"].for_type(pd.DataFrame, csv_of_table)
         formatters["image/svg+xml"].for_type(Figure, svg_of)
 
+    layout_of: WeakKeyDictionary[Figure, Any] = WeakKeyDictionary()
     formatters = shell.display_formatter.formatters
     if "text/csv" not in formatters:
         formatters["text/csv"] = CsvFormatter(parent=shell.display_formatter)

@@ -64,10 +64,8 @@ def model_colour(key: str) -> str:
     """
     name = model_name(key).lower()
     name = "n-gram" if name.endswith("gram") else name
-    for kind, colour in MODEL_COLOURS.items():
-        if kind.lower() in name:
-            return colour
-    return "#000000"
+    colours = [colour for kind, colour in MODEL_COLOURS.items() if kind.lower() in name]
+    return colours[0] if colours else "#000000"
 
 
 def intervals(
@@ -139,7 +137,6 @@ def heat_map(
 
 ABILITIES = np.linspace(-4, 4, 201)  # standard deviations around the mean, for curves
 LABEL_SIZE = 8  # points
-LARGEST_LOGITS = 20
 LABELLED_ITEMS = 40  # more names would not fit
 
 
@@ -148,9 +145,8 @@ def _abilities(fit: Any) -> np.ndarray:
     return fit.ability_mean + fit.ability_sd * ABILITIES
 
 
-def _unit(abilities: Any) -> str:
-    """Return the unit of abilities: logits, or points where a reporting scale has larger ones."""
-    return "logits" if np.abs(abilities).max() < LARGEST_LOGITS else "points"
+def _with_unit(quantity: str, unit: str) -> str:
+    return f"{quantity} ({unit})" if unit else quantity
 
 
 def _groups(fit: Any, responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -159,7 +155,9 @@ def _groups(fit: Any, responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return theta, pd.qcut(theta, 10, labels=False, duplicates="drop")
 
 
-def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = None) -> Axes:
+def wright_map(
+    theta: pd.Series, difficulty: pd.Series, *, unit: str = "logits", ax: Axes | None = None
+) -> Axes:
     """Draw the abilities of persons and the difficulties of items on one scale (Wright 1977).
 
     Up to 40 items are named, beside their place where they are close.
@@ -171,7 +169,7 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     ax = ax or plt.gca()
     colour = POPULATION_COLOURS["transformer"]
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
-    ax.set(xlabel="persons", ylabel=f"ability, difficulty ({_unit(theta)})")
+    ax.set(xlabel="persons", ylabel=_with_unit("ability, difficulty", unit))
     named = len(difficulty) <= LABELLED_ITEMS
     ticks = ax.twiny()
     ticks.set(xlim=(1.9 if named else 1, -0.02), xticks=[])
@@ -220,8 +218,7 @@ def item_curves(
     for number, item in enumerate(items):
         colour = CATEGORIES[number % len(CATEGORIES)]
         mark = "osD^vP"[number % 6]
-        shown = item if responses is None else None
-        ax.plot(theta, curves[item], color=colour, label=shown)
+        ax.plot(theta, curves[item], color=colour, label=item if responses is None else None)
         if responses is not None:
             # Observed means of groups, with 95 % of their sampling error.
             levels = [0.0, 1.0] if fit.levels is None else fit.levels[item]
@@ -231,7 +228,7 @@ def item_curves(
             style = {"fmt": mark, "color": colour, "ms": 4, "lw": 0.8, "label": item}
             ax.errorbar(ability.groupby(group).mean(), by_group.mean(), error, **style)
     says = "P(correct)" if table.shape[2] == 2 else "expected category"
-    ax.set(xlabel=f"ability ({_unit(theta)})", ylabel=says, ylim=(-0.02, category[-1] * 1.02))
+    ax.set(xlabel=_with_unit("ability", fit.unit), ylabel=says, ylim=(-0.02, category[-1] * 1.02))
     ax.legend(fontsize=LABEL_SIZE)
     return ax
 
@@ -260,7 +257,7 @@ def option_curves(
             answered = responses[item].notna()
             share = (responses[item] == level)[answered].groupby(group[answered]).mean()
             ax.plot(ability.groupby(group).mean()[share.index], share, "o", color=colour, ms=4)
-    ax.set(xlabel=f"ability ({_unit(theta)})", ylabel="probability of the answer")
+    ax.set(xlabel=_with_unit("ability", fit.unit), ylabel="probability of the answer")
     ax.set_ylim(-0.02, 1.02)
     ax.legend(title=f"answer to {item}", fontsize=LABEL_SIZE, title_fontsize=LABEL_SIZE)
     return ax
@@ -281,15 +278,14 @@ def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> 
     ax.plot(theta, total, color=CATEGORIES[0], label="test")
     for number, item in enumerate(items):
         ax.plot(theta, table[item], "--", color=CATEGORIES[1 + number % 5], lw=1.2, label=item)
-    unit = _unit(theta)
-    ax.set(xlabel=f"ability ({unit})", ylabel=f"information (1 / {unit}\u00b2)", ylim=(0, None))
+    square = f"1 / {fit.unit}\u00b2" * bool(fit.unit)
+    ax.set(xlabel=_with_unit("ability", fit.unit), ylabel=_with_unit("information", square))
+    ax.set_ylim(0, None)
     errors = ax.twinx()
     error = total**-0.5
     errors.plot(theta, error, ":", color=CATEGORIES[2])
-    highest = 1.1 * error.max()
-    if unit == "logits":
-        highest = min(2.0, highest)
-    errors.set(ylabel=f"standard error ({unit}), dotted", ylim=(0, highest))
+    highest = min(1.1 * error.max(), 2.0 if fit.unit == "logits" else np.inf)
+    errors.set(ylabel=f"{_with_unit('standard error', fit.unit)}, dotted", ylim=(0, highest))
     errors.yaxis.label.set_color(CATEGORIES[2])
     errors.spines["right"].set_visible(True)
     errors.grid(visible=False)
@@ -356,9 +352,8 @@ def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     for name, mark, colour in zip("ABC", "osD", CATEGORIES, strict=False):
         chosen = (classes == name).to_numpy()
         label = names.get(name) if chosen.any() else None
-        error = 1.96 * se[chosen]
-        style: dict[str, Any] = {"fmt": mark, "color": colour, "ms": 4, "lw": 1}
-        ax.errorbar(harder[chosen], np.flatnonzero(chosen), xerr=error, label=label, **style)
+        style: dict[str, Any] = {"fmt": mark, "color": colour, "ms": 4, "lw": 1, "label": label}
+        ax.errorbar(harder[chosen], np.flatnonzero(chosen), xerr=1.96 * se[chosen], **style)
     ax.axvline(0, color="#444444", linewidth=0.8)
     ax.set(xlabel="harder for the focal group (logits)")
     return _items_down(ax, table.index)
@@ -388,8 +383,8 @@ def word_by_word(
     """
     ax = ax or plt.gca()
     positions = np.arange(len(words))
-    highlighted = words["word_id"].isin(marked).to_numpy()
-    colour = np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"])
+    colours = POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]
+    colour = np.where(words["word_id"].isin(marked), *colours)
     ax.bar(positions, words["surprisal_bits"], color=colour, width=0.7)
     ax.set_ylabel("surprisal (bits)")
     ax.set_xticks(positions, words["word"])
@@ -423,8 +418,7 @@ def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
         ax.plot(table[x], table["effect"], color=colour)
         values = fit.data[x].drop_duplicates().to_numpy()
         values = values[:: max(1, len(values) // 1000)]
-        height = np.zeros(len(values))
-        ax.plot(values, height, "|", color="#444444", ms=5, transform=ax.get_xaxis_transform())
+        ax.plot(values, 0 * values, "|", color="#444444", ms=5, transform=ax.get_xaxis_transform())
     edf = f", {fit.smooths['edf'][term]:.1f} edf" if term in fit.smooths.index else ""
     ax.set(xlabel=x, ylabel=f"effect, {term}{edf}")
     return ax
@@ -456,8 +450,7 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     x, y = (np.unique(table[name]) for name in names)
     limit = float(np.nanmax(np.abs(z)))
     shades = ax.pcolormesh(x, y, z.T, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="nearest")
-    lines = ax.contour(x, y, z.T, colors="#444444", linewidths=0.7)
-    ax.clabel(lines, fmt="%g", fontsize=8)
+    ax.clabel(ax.contour(x, y, z.T, colors="#444444", linewidths=0.7), fmt="%g", fontsize=8)
     ax.figure.colorbar(shades, ax=ax, label=f"effect, {term}")
     ax.set(xlabel=names[0], ylabel=names[1])
     ax.grid(visible=False)

@@ -440,11 +440,8 @@ def checksums(files: Iterable[str]) -> dict[str, str | None]:
 def provenance(run: Report) -> dict[str, Any]:
     """Return what a run rests on: code, parameters, data, models, versions, device; its seconds."""
     # the modules that are loaded, and the files beside them (a style sheet, a model)
-    modules = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] in ("psychlm", "analyses")
-    ]
+    ours = ("psychlm", "analyses")
+    modules = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in ours]
     files = {Path(file) for module in modules if (file := getattr(module, "__file__", None))}
     beside = {path for folder in {file.parent for file in files} for path in folder.iterdir()}
     files |= {p for p in beside if p.is_file() and p.suffix not in (".py", ".pyc")}

@@ -111,6 +111,10 @@ def numbers_and_words(
     return pd.DataFrame(numeric, index=table.index), logical, words
 
 
+def n_values_of(column: pd.Series) -> str:
+    return f"{column.nunique()} value{'s' if column.nunique() != 1 else ''}"
+
+
 def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the columns of numbers that are items, and why each other one is none.
 
@@ -132,9 +136,9 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
     for name in numbers:
         words = re.split(r"[\W_]+", str(name).lower())
         if not is_numbered[name] and {"".join(words), words[0], words[-1]} & set(DESCRIBE):
-            why[name] = f"{n_values[name]} values"
+            why[name] = n_values_of(numbers[name])
         elif not whole[name] or n_values[name] > CATEGORIES:
-            why[name] = f"{n_values[name]} values, {span(numbers[name])}"
+            why[name] = f"{n_values_of(numbers[name])}, {span(numbers[name])}"
     left = [name for name in numbers if name not in why]
     binary = [name for name in left if low[name] >= 0 and high[name] <= 1]
     others = [name for name in left if not (most_numbered and is_numbered[name])]

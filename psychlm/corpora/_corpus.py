@@ -64,7 +64,7 @@ def from_long(
         The columns that hold the person, the text (sentence, item), the word's number in it, from
         1, and the word as printed.
     condition : sequence of str
-        Columns that tell the versions of a text apart: the id of a text is then "7-ambiguous".
+        Columns that tell the versions of a text apart: its id is "7-ambiguous", ``item`` is "7".
     missing : sequence of str
         What stands for a missing time beside empty cells and NA, as "-1".
 
@@ -88,7 +88,8 @@ def from_long(
         "them as the columns to read (text='text_id')",
     )
     table = frames.plain(frame).rename(columns=names)
-    if condition:
+    if condition:  # a model needs the item beside its versions
+        table["item"] = table.get("item", table["text_id"])
         table["text_id"] = joined(table, ["text_id", *condition])
     blank = table[list(ids.values())].isna()
     blank["word"] |= table["word"] == ""
@@ -175,8 +176,8 @@ def skipped_as_missing(readings: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]
     counts = zero.sum()
     for count in counts[counts > 0].unique():
         names = ", ".join(map(repr, counts.index[counts == count]))
-        said = f"{count} of {len(readings)} times {names} are 0 ms (not fixated) and missing"
-        notes.append(said)
+        said = "are 0 ms (not fixated) and missing"
+        notes.append(f"{count:,} of {len(readings):,} times {names} {said}")
     times = {name: readings[name].mask(rows) for name, rows in zero.items()}
     return readings.assign(**times), notes
 

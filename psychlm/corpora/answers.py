@@ -20,7 +20,7 @@ import pandas as pd
 from psychlm import roles
 from psychlm.corpora import _answer_roles, _logs
 from psychlm.corpora._answer_formats import LONG, Shape, names_of, shape_of
-from psychlm.corpora._answer_roles import CATEGORIES, DESCRIBE, as_text, span
+from psychlm.corpora._answer_roles import CATEGORIES, DESCRIBE, as_text, n_values_of, span
 from psychlm.corpora._formats import USUAL, check_column, find, naming, plain
 from psychlm.corpora._sniff import numbers_of, read_table, read_tables
 from psychlm.frames import (
@@ -522,9 +522,8 @@ def _described(
         n_without = int(groups[name].isna().sum())
         parts += [f"{n_without} persons without {name}"] if n_without else []
     many = {name: why for name, why in left_out.items() if name not in few}
-    many |= {n: f"{groups[n].nunique()} values" for n in groups if n not in (*few, *many)}
+    many |= {n: n_values_of(groups[n]) for n in groups if n not in (*few, *many)}
     away = [f"{name} ({why})" for name, why in list(many.items())[:12]]
-    away = [one.replace("(1 values", "(1 value") for one in away]
     away += [f"and {len(many) - 12} more columns"] if len(many) > 12 else []
     away += [f"{len(shape.no_items)} columns of the session"] if shape.no_items else []
     away += [f"dropped: {', '.join(told['drop'])}"] if told["drop"] else []

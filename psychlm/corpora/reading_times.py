@@ -357,7 +357,7 @@ def ucl(*, single: bool = False) -> Corpus:
     readings = readings.assign(prev_fixated=before.astype(bool))
     first = readings["word_id"] == 1
     notes.append(
-        f"{int(first.sum())} of {len(readings)} readings are of first words, which were not "
+        f"{int(first.sum()):,} of {len(readings):,} readings are of first words, which were not "
         "released, and left out"
     )
     readings = frames.check_readings(readings[~first].reset_index(drop=True))

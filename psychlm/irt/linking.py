@@ -27,7 +27,9 @@ from psychlm.irt.result import IRTFit
 FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
 
 
-def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0) -> FitOrItems:
+def link(
+    fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0, unit: str = ""
+) -> FitOrItems:
     r"""Return a fit or items on another scale of ability, theta* = slope theta + intercept.
 
     .. math:: a^* = a / A, \qquad b^* = A b + B, \qquad d^* = d - a B / A
@@ -36,7 +38,7 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
     errors follow; a linked fit has no covariance matrix. The error of d* takes the covariance of a
     and d: a fit's own, or what the errors of a table imply, which is nothing (NaN) where b is 0.
 
-    ``slope`` (A > 0) and ``intercept`` (B) are in units of the new scale, as
+    ``slope`` (A > 0) and ``intercept`` (B) are in units of the new scale (``unit`` in figures), as
     :func:`linking_constants` finds them; a table has a, b or d, and perhaps c and standard errors.
 
     >>> link(pd.DataFrame({"a": [1.0], "b": [0.0]}), slope=2, intercept=1).round(2).to_dict("list")
@@ -60,6 +62,7 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
             ability_sd=slope * fit.ability_sd,
             se_ability_variance=slope**2 * fit.se_ability_variance,
             covariance=None,
+            unit=unit,
         )
     return _linked_items(fit_or_items, slope, intercept, {})
 

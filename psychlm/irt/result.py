@@ -89,6 +89,7 @@ class IRTFit(InformationCriteria):
     sd_is_free: bool = False  # whether its standard deviation was
     se_ability_mean: float = math.nan  # of ability_mean, where it is estimated
     errors: str = "observed information"  # what standard errors come from; or "sandwich"
+    unit: str = "logits"  # of ability, in figures; "" where irt.link was not told it
 
     def __post_init__(self) -> None:
         model_named(self.model).form.rows_of(self.items)  # b and d must agree
@@ -248,6 +249,7 @@ class IRTFit(InformationCriteria):
                 f"{path} is a damaged fit (its contents have changed since it was written); fit "
                 "again and write it with IRTFit.to_json"
             )
+        content.setdefault("unit", "logits")  # absent from files written before fits had it
         for field in fields(cls):
             value = content[field.name]
             if field.type == "float":

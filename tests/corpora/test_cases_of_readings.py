@@ -49,7 +49,6 @@ def test_three_files_of_one_study_give_one_mixed_model():
         steps = reading_times.trimming("self_paced_ms", accuracy=study.accuracy, shortest=100)
         kept, _ = reading_times.exclude(study.readings, steps)
         data = reading_times.join(kept, study.words).rename(columns={"Bedingung": "condition"})
-        data["item"] = data.get("item", data["text_id"].str.rpartition("-")[0])
         assert data["item"].nunique() == 24
         formula = "log(self_paced_ms) ~ length_chars + C(condition, Sum) + (1 | subject)"
         estimates.append(fit(data, formula).coefficients["estimate"].to_numpy())

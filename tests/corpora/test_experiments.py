@@ -345,6 +345,7 @@ def test_versions_of_an_item_are_texts_of_their_own(tmp_path):
     table.to_csv(tmp_path / "lab.csv", index=False)
     corpus = read_experiment(tmp_path / "lab.csv")
     assert corpus.words["text_id"].unique().tolist() == ["1-a", "1-b", "2-a", "2-b"]
+    assert corpus.words["item"].unique().tolist() == ["1", "2"]
     assert "text = item + Condition" in corpus.notes[0]
     table = table.rename(columns={"Condition": "Zz"})
     table.to_csv(tmp_path / "lab.csv", index=False)

@@ -183,12 +183,21 @@ def test_figures_take_ratings_and_tables_of_every_statistic(people, ratings, fit
         plt.close()
 
 
-def test_figures_of_a_reporting_scale_are_in_points_and_show_its_errors(fits):
-    ax = plots.information(irt.link(fits["2PL"], slope=100, intercept=500))
+@pytest.mark.parametrize(
+    ("unit", "slope", "intercept"), [("points", 100, 500), ("stanines", 2, 5), ("", 2, 5)]
+)
+def test_figures_of_a_reporting_scale_name_its_unit_and_show_its_errors(
+    unit, slope, intercept, fits, tmp_path
+):
+    linked = irt.link(fits["2PL"], slope=slope, intercept=intercept, unit=unit)
+    linked.to_json(tmp_path / "linked.json")
+    ax = plots.information(irt.IRTFit.from_json(tmp_path / "linked.json"))
     errors = ax.figure.axes[-1]
-    assert ax.get_xlabel() == "ability (points)" and "(points)" in errors.get_ylabel()
+    in_unit = f" ({unit})" if unit else ""
+    assert ax.get_xlabel() == f"ability{in_unit}"
+    assert errors.get_ylabel() == f"standard error{in_unit}, dotted"
     error = errors.lines[0].get_ydata()
-    assert error.max() > 20 and errors.get_ylim()[1] > error.max()
+    assert error.max() > slope / 5 and errors.get_ylim()[1] > error.max()
     plt.close()
 
 
