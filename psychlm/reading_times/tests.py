@@ -281,7 +281,7 @@ def type_3_contrasts(
 
 
 def _coefficients_of_columns(x: Floats, columns: Floats) -> Floats:
-    """Return B, shape (p, k), with X B the columns, (n, k); X has full rank, and 1 as its first column.
+    """Return B, (p, k), with X B the columns, (n, k); X, (n, p), has full rank, and 1 comes first.
 
     The mean of a predictor may be 1e7 of its standard deviations (a date): the equations are those
     of centred and scaled columns, and what is an integer but for rounding (most of B is) is one.
