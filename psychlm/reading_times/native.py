@@ -495,6 +495,16 @@ def _null_space(matrix: ModelMatrix, centre: Floats, covariance: Floats, scale: 
 
 
 @one_thread()
+def _warn_of_a_reproduced_response(rss: float, total: float) -> None:
+    if rss < PERFECT * total:
+        warnings.warn(
+            "the model reproduces the response (its residuals are rounding), so that standard "
+            "errors, tests and likelihoods say nothing; is the response computed from predictors?",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
 def fit(
     data: pd.DataFrame,
     formula: Formula,
@@ -554,13 +564,7 @@ def fit(
         uncertainty = optimum.mixed_fit.uncertainty
         dof = uncertainty.dof(to_r[:, uncertainty.columns])
     total = float((w * (y - np.average(y, weights=w)) ** 2).sum())
-    if rss < PERFECT * total:
-        warnings.warn(
-            "the model reproduces the response (its residuals are rounding), so that standard "
-            "errors, tests and likelihoods say nothing; is the response computed from predictors?",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+    _warn_of_a_reproduced_response(rss, total)
     # Shares of the variance and the deviance, which counts from the weighted mean, as in mgcv.
     residuals = w**0.5 * rows.residuals(solution)
     about_mean = w**0.5 * (response - np.average(response, weights=w**0.5))

@@ -118,7 +118,7 @@ def test_the_command_writes_the_same_items_and_weights(tmp_path):
     answers = bank(120, 10, 6)
     answers.index = [f"lab{k % 12}/model{k}" for k in range(120)]
     answers.rename_axis("person").to_csv(tmp_path / "answers.csv")
-    options = ["--items", "4", "--family", "/", "--out", tmp_path / "form.csv"]
+    options = ["--n-items", "4", "--family", "/", "--out", tmp_path / "form.csv"]
     result = run("shorten", tmp_path / "answers.csv", *options)
     assert result.exit_code == 0, result.output
     families = pd.Series(answers.index.str.split("/").str[0], answers.index)
