@@ -22,7 +22,7 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.reading_times._result import say_empty_cells
+from psychlm.reading_times._result import Floats, say_empty_cells
 from psychlm.reading_times.formula import Formula
 from psychlm.reading_times.model_matrix import (
     COLLINEAR,
@@ -131,15 +131,66 @@ def share_design(
     first_word_of_unit = np.flatnonzero(np.r_[True, np.diff(unit[first_row_of_word]) != 0])
     word_bounds = np.r_[first_word_of_unit, len(first_row_of_word)]
     row_bounds = np.r_[first_row_of_word, len(word)][word_bounds]
-
-    # The cross-products of each unit: those of W from sums over words, of R from the rows.
-    W, R, y = (
-        torch.from_numpy(x).to(device) for x in (word_block.values, reading_block.values, times)
+    base = products_of_units(
+        word_block.values,
+        reading_block.values,
+        times,
+        (level, effects),
+        (G, y_sums, z_sums),
+        (word_bounds, row_bounds),
     )
-    n_units = len(first_word_of_unit)
+
+    # Where the search for smoothing begins, from the covariances of the columns as they were.
+    p = G.shape[1]
+    correlation = np.empty((p, p))
+    correlation[np.ix_(order, order)] = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
+    covariances = correlation * np.outer(scale, scale)
+    diagonals = matrix.diagonals(mean, covariances, covariances)
+    diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), len(word))
+    names = tuple(matrix.names[i] for i in order)
+    check_collinear(correlation[np.ix_(order, order)], names, matrix.free[order])
+    penalties = block_diag((matrix.penalties / scale**2)[:, order], *grouped.penalties)
+    return SharedDesign(
+        names=names,
+        penalties=torch.from_numpy(penalties).to(device),
+        sums=G,
+        counts=torch.from_numpy(readings_of_word.astype(np.float64)).to(device),
+        y_sums=y_sums,
+        z_sums=z_sums,
+        words=word[first_row_of_word],
+        bounds=word_bounds,
+        base=base,
+        start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
+    )
+
+
+def products_of_units(
+    word_values: Floats,
+    reading_values: Floats,
+    times: Floats,
+    random_effects: tuple[Integers, Floats],
+    sums: tuple[Tensor, Tensor, Tensor],
+    bounds: tuple[Integers, Integers],
+) -> Moments:
+    """Return the cross-products of each unit: those of W from sums over words, of R from the rows.
+
+    ``word_values`` are W, a row for each word; ``reading_values`` and ``times`` are R and the
+    measures y, a row for each reading. Of each reading ``random_effects`` hold the level and the
+    values Z of the effects: columns, one for each level, are not formed. ``sums`` are G and the
+    sums over the readings of each word of y and Z, on the device of the result; ``bounds`` say
+    where the words and the readings of each unit begin.
+    """
+    level, effects = random_effects
+    G, y_sums, z_sums = sums
+    word_bounds, row_bounds = bounds
+    W = torch.from_numpy(word_values).to(G.device)
+    R = torch.from_numpy(reading_values).to(G.device)
+    y = torch.from_numpy(times).to(G.device)
+    n_units = len(word_bounds) - 1
     width = W.shape[1]
     p = G.shape[1]
     m = y.shape[1]
+    n_effects, n_levels = z_sums.shape[:2]
     base = Moments(
         xx=W.new_empty((n_units, 1, p, p)),
         xy=W.new_empty((n_units, 1, p, m)),
@@ -167,31 +218,10 @@ def share_design(
         for i in range(n_effects):  # the columns Z of one random effect, as a sparse matrix
             cells = (level[readings], np.arange(n_readings))
             Zt = sparse.csr_array((effects[readings, i], cells), shape=(n_levels, n_readings))
-            zx[:, i, width:] = torch.from_numpy(Zt @ reading_block.values[readings]).to(device)
-            base.zy[u, :, i] = torch.from_numpy(Zt @ times[readings]).to(device)
-            base.zz[u, :, i] = torch.from_numpy(Zt @ effects[readings]).to(device)
-
-    # Where the search for smoothing begins, from the covariances of the columns as they were.
-    correlation = np.empty((p, p))
-    correlation[np.ix_(order, order)] = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
-    covariances = correlation * np.outer(scale, scale)
-    diagonals = matrix.diagonals(mean, covariances, covariances)
-    diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), len(word))
-    names = tuple(matrix.names[i] for i in order)
-    check_collinear(correlation[np.ix_(order, order)], names, matrix.free[order])
-    penalties = block_diag((matrix.penalties / scale**2)[:, order], *grouped.penalties)
-    return SharedDesign(
-        names=names,
-        penalties=torch.from_numpy(penalties).to(device),
-        sums=G,
-        counts=torch.from_numpy(readings_of_word.astype(np.float64)).to(device),
-        y_sums=y_sums,
-        z_sums=z_sums,
-        words=word[first_row_of_word],
-        bounds=word_bounds,
-        base=base,
-        start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
-    )
+            zx[:, i, width:] = torch.from_numpy(Zt @ reading_values[readings]).to(G.device)
+            base.zy[u, :, i] = torch.from_numpy(Zt @ times[readings]).to(G.device)
+            base.zz[u, :, i] = torch.from_numpy(Zt @ effects[readings]).to(G.device)
+    return base
 
 
 def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tuple[Moments, Tensor]:
