@@ -17,7 +17,24 @@ from psychlm.corpora.responses import (
     metabench_scores,
 )
 
-__all__ = ["LAVERGHETTA_CATEGORIES", "NLI_LABELS", "Answers", "CrowdLabels", "Laverghetta2021"]
-__all__ += ["comprehenotes", "lalor2016", "lalor2018", "lalor2018_ratings", "laverghetta2021"]
-__all__ += ["lsat6", "metabench", "metabench_scores", "read_answers", "read_arc"]
-__all__ += ["read_experiment", "read_items", "read_responses", "write_arc"]
+__all__ = [
+    "LAVERGHETTA_CATEGORIES",
+    "NLI_LABELS",
+    "Answers",
+    "CrowdLabels",
+    "Laverghetta2021",
+    "comprehenotes",
+    "lalor2016",
+    "lalor2018",
+    "lalor2018_ratings",
+    "laverghetta2021",
+    "lsat6",
+    "metabench",
+    "metabench_scores",
+    "read_answers",
+    "read_arc",
+    "read_experiment",
+    "read_items",
+    "read_responses",
+    "write_arc",
+]

@@ -112,6 +112,7 @@ def numbers_and_words(
 
 
 def n_values_of(column: pd.Series) -> str:
+    """Return in words how many different values a column has."""
     return f"{column.nunique()} value{'s' if column.nunique() != 1 else ''}"
 
 

@@ -37,10 +37,29 @@ from psychlm.corpora.fixations import reading_measures
 from psychlm.corpora.frequency import language_of, log_frequency
 from psychlm.frames import FrameError, refuse
 
-__all__ = ["GOODKIND_BICKNELL", "PYMOVEMENTS", "Corpus", "add_lags", "dundee", "exclude"]
-__all__ += ["from_csv", "from_long", "from_pymovements", "join", "language_of", "log_frequency"]
-__all__ += ["natural_stories", "places_before", "provo", "reading_measures", "sap", "trimming"]
-__all__ += ["ucl", "ucl_norms", "ucl_sentences"]
+__all__ = [
+    "GOODKIND_BICKNELL",
+    "PYMOVEMENTS",
+    "Corpus",
+    "add_lags",
+    "dundee",
+    "exclude",
+    "from_csv",
+    "from_long",
+    "from_pymovements",
+    "join",
+    "language_of",
+    "log_frequency",
+    "natural_stories",
+    "places_before",
+    "provo",
+    "reading_measures",
+    "sap",
+    "trimming",
+    "ucl",
+    "ucl_norms",
+    "ucl_sentences",
+]
 
 
 # ---- predictors, exclusions ----

@@ -59,7 +59,7 @@ def climb(em: Climbable, parameters: Any, enough: float = 0.0) -> tuple[Any, flo
             # Damping makes steps short on a ridge; at the end it counts what the whole step gains.
             whole = em.curbed(parameters, system.step(uphill, pairs, 0.0))
             if enough > least_gain or float((uphill * whole).sum()) < enough:
-                return parameters, value, expected_gain == expected_gain  # all of them
+                return parameters, value, namespace(uphill).ones_like(expected_gain, dtype=bool)
         trial = em.moved(parameters, step)
         grid = em.grid
         posterior, trial_value = em.expect(trial)

@@ -109,7 +109,7 @@ class Climbable(Expectation):
 
     @abstractmethod
     def curbed(self, parameters: Any, step: Tensor) -> Tensor:
-        """Return a step that is no longer than derivatives hold."""
+        """Return a step, shortened to the distance over which the derivatives can be trusted."""
 
     @abstractmethod
     def moved(self, parameters: Any, step: Tensor) -> Any:

@@ -20,8 +20,7 @@ values; here, and by ``ns`` in R, they are those of the rows that have one.)
 ``Sum``, ``Helmert``, ``Poly`` or ``sdif`` (successive differences, also ``Diff``), or R's names of
 them, ``contr.sum``; ``C(g, levels=["b", "a"])`` sets the order of its levels, and ``C(g)``, or R's
 ``factor(g)`` and ``as.factor(g)``, makes numbers a factor. Coefficients have the names that R gives
-to a factor with these contrasts: ``g1``,
-``g2`` for sums, ``gb-a`` for differences.
+to a factor with these contrasts: ``g1``, ``g2`` for sums, ``gb-a`` for differences.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ FUNCTIONS = {"I": np.asarray} | {
     name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "sqrt", "exp", "abs")
 }
 OF_THE_FIT = {"scale": 1, "poly": 2, "ns": 2}  # they depend on the data; how many arguments
-# A column in the code of an expression: quoted, or a name that is no function's or option's.
+# A column in an expression: in quotation marks, or a name that no bracket and no = follows.
 COLUMN = re.compile(r"""Q\((["'])(.+?)\1\)|`([^`]+)`|(?<![\w.])[^\W\d][\w.]*(?![\w.]*\s*[(=])""")
 ALLOWED = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.operator, ast.unaryop)
 

@@ -494,7 +494,6 @@ def _null_space(matrix: ModelMatrix, centre: Floats, covariance: Floats, scale: 
     return added
 
 
-@one_thread()
 def _warn_of_a_reproduced_response(rss: float, total: float) -> None:
     if rss < PERFECT * total:
         warnings.warn(
@@ -505,6 +504,7 @@ def _warn_of_a_reproduced_response(rss: float, total: float) -> None:
         )
 
 
+@one_thread()
 def fit(
     data: pd.DataFrame,
     formula: Formula,

@@ -212,7 +212,7 @@ class Runner:
             return {name: future.result() for name, future in futures.items()}
 
     def place(self, notebook: Notebook) -> tuple[bool, float]:
-        """Return the key of the order to start in: those of FIRST, then what ran longest last."""
+        """Return the key of the order to start in: FIRST, then the longest by their last run."""
         last = index.read_report(self.reports / f"{notebook.name}.json") or {}
         return notebook.number not in FIRST, -(last.get("seconds") or 0.0)
 
