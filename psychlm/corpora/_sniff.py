@@ -249,7 +249,10 @@ def read_table(
     cells = cells[cells.notna().any(axis=1)].reset_index(drop=True)
     cells = cells.set_axis([normalize("NFC", name.strip()) for name in header], axis=1)
     # columns behind the last separator of each line
-    return Table(cells.loc[:, (cells.columns != "") | cells.notna().any().to_numpy()], notes)
+    cells = cells.loc[:, (cells.columns != "") | cells.notna().any().to_numpy()]
+    if not cells.shape[1]:
+        raise FrameError(f"{path} is empty but for separators of cells, {separator!r}")
+    return Table(cells, notes)
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -254,6 +254,8 @@ JUDGED["samples"] = [{"id": 7, "scores": {"judge": {"value": "P"}}}]
     ("name", "content", "options", "message"),
     [
         ("a.csv", "id,q1,q2\na,A,B\nb,C,B\n", {}, r"\['q1', 'q2'\] hold text such as .*need a key"),
+        ("a.csv", ";", {}, "is empty but for separators of cells, ';'"),
+        ("a.csv", "\n,,\n\n , \n", {}, "is empty but for separators of cells, ','"),
         ("a.csv", RAW, {"key": {"q1": "B", "q3": "x"}}, "no column 'q3'; the file has q1, q2, sex"),
         ("a.csv", RAW, {"key": {"q1": "x", "q2": "y"}}, "nobody chose the right answer of .*'q1'"),
         ("a.csv", RATINGS, {}, "values other than 0, 1"),

@@ -151,6 +151,7 @@ def test_gold_labels_of_phrases_are_those_of_table_4_2() -> None:
         corpora.lalor2018("silver")  # type: ignore[arg-type]
 
 
+@pytest.mark.needs_share
 def test_117_of_the_treebanks_131_labels_are_the_majority_of_the_released_ratings() -> None:
     """Recounted from the authors' file and the stored positivities, without the reader."""
     ratings = pd.read_csv(data.path("lalor2018/response_patterns"), index_col="uuid")
