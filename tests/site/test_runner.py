@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -131,10 +130,10 @@ def test_missing_data_leave_a_notebook_out_with_its_reason_and_corrupt_data_fail
 def test_the_command_fails_for_failures_and_not_for_missing_data(ran, monkeypatch) -> None:
     root, _ = ran
     monkeypatch.setenv("PSYCHLM_REPORTS", str(root / "r"))
-    monkeypatch.setattr(site, "run", partial(site.run, root=root))
-    for name, expected in (("50", 0), ("60", 1)):
+    monkeypatch.chdir(root)
+    for name, expected, said in (("50", 0, "no SAP"), ("60", 1, "ChecksumError")):
         done = run("run", name)
-        assert done.exit_code == expected, done.output
+        assert done.exit_code == expected and said in done.output, done.output
         assert "\x1b" not in done.output, "terminal escapes of an error are not printed"
 
 
