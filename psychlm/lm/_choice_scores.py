@@ -78,23 +78,22 @@ def score_items(
         return cached_scores(questions, model, **how)
 
     ids = items["item_id"].tolist()
+    start = None
     if model.kind in HEADS:
         seconds = items.get("hypothesis", pd.Series(None, items.index, dtype=object))
         seconds = seconds.where(seconds.map(lambda text: isinstance(text, str)), None)
         rows = zip(ids, items["prompt"], items["choices"].map(tuple), seconds, strict=True)
         questions = [Question(*row) for row in rows]
-        scores = score(questions)
-        values = [one[:, NATS] for one in scores]
-        start = None
     else:
         filled = fill_prompts(items, prompt, model.tokenizer)
         start = scoring_options(model, how["bos"]).bos
-        # A chat template may write the token that is put before every text.
-        written = [before.removeprefix(start or "") for before, _, _ in filled]
-        choices = [added for _, added, _ in filled]
-        questions = [Question(*row) for row in zip(ids, written, choices, strict=True)]
-        scores = score(questions)
-        values = [one[:, NATS] for one in scores]
+        questions = [  # a chat template may write the token that is put before every text
+            Question(item, before.removeprefix(start or ""), added)
+            for item, (before, added, _) in zip(ids, filled, strict=True)
+        ]
+    scores = score(questions)
+    values = [one[:, NATS] for one in scores]
+    if model.kind not in HEADS:
         if normalise == "token":
             values = [one[:, NATS] / one[:, N_TOKENS] for one in scores]
         elif normalise in ("character", "byte"):  # without the white space before a choice
@@ -135,12 +134,8 @@ def cached_scores(
     """Read scores from the cache; compute the others, the longest first, and store each piece."""
     # The key of a question holds all that its scores depend on.
     revision = model.revision
-    identity: dict[str, Any] = {"scheme": SCHEME, "revision": revision}
-    identity |= {
-        "dtype": str(model.network.dtype),
-        "kind": model.kind,
-        "context_tokens": model.context_tokens,
-    }
+    identity: dict[str, Any] = {"scheme": SCHEME, "revision": revision, "kind": model.kind}
+    identity |= {"dtype": str(model.network.dtype), "context_tokens": model.context_tokens}
     identity |= {"labels": model.labels}
     if model.kind not in HEADS:
         identity |= asdict(scoring_options(model, bos))
@@ -209,10 +204,8 @@ def _outputs(
     outputs_of_batch: Callable[[list[_Input], dict[str, torch.Tensor]], Outputs],
     batch_tokens: int | None,
 ) -> list[NDArray]:
-    """Return the outputs for the rows of the inputs, which go through a model in padded batches.
-
-    A model that cannot tell padding from text reads its texts one by one.
-    """
+    """Return the outputs for the rows of the inputs, in padded batches, or one by one without
+    padding."""
     pads = model.network.config.get_text_config().pad_token_id is not None
 
     def run_batch(batch: list[_Input]) -> Outputs:
@@ -225,16 +218,14 @@ def _outputs(
     values: dict[int, NDArray] = {}
     for batch, outputs in in_batches(inputs, run_batch, model.device, batch_tokens if pads else 1):
         if outputs is None:
-            raise ModelError(_too_large(batch[0].item, model.name))
+            raise _too_large(batch[0].item, model.name)
         values.update(zip((one.row for one in batch), outputs, strict=True))
     return [values[row] for row in range(len(inputs))]
 
 
-def _too_large(item: Hashable, name: str) -> str:
-    return (
-        f"out of memory with item {item!r} by itself in {name}; use a smaller model, or a device "
-        "with more memory"
-    )
+def _too_large(item: Hashable, name: str) -> ModelError:
+    said = f"out of memory with item {item!r} by itself in {name}; use a smaller model, or a "
+    return ModelError(f"{said}device with more memory")
 
 
 def _score_by_head(
@@ -244,7 +235,7 @@ def _score_by_head(
 
     A classifier reads a text or a pair once: p(choice) is the sum of p(label) over the labels that
     the choice covers. A head reads the prompt with each choice: p(choice) is the softmax of its
-    scores within the item. Of what does not fit the model, the longer part is cut at its end.
+    scores.
     """
     classifies = model.kind == "classifier"
     labels = {
@@ -259,11 +250,11 @@ def _score_by_head(
             texts += [(number, context, choice) for choice in q.choices]
     cut = np.zeros(len(texts), dtype=bool)
     inputs: list[_Input] = []
-    limit = {"truncation": "longest_first", "max_length": model.context_tokens}
     for row, (number, text, second) in enumerate(texts):
         fields = dict(model.tokenizer(text, second, verbose=False))
         cut[row] = len(fields["input_ids"]) > model.context_tokens
-        if cut[row]:
+        if cut[row]:  # of a pair the longer text, at its end
+            limit = {"truncation": "longest_first", "max_length": model.context_tokens}
             fields = dict(model.tokenizer(text, second, **limit))
         inputs.append(_Input(row, questions[number].item, fields, []))
 
@@ -275,9 +266,8 @@ def _score_by_head(
     outputs = np.stack(_outputs(model, inputs, logits, batch_tokens))
     ends = np.cumsum([1 if classifies else len(q.choices) for q in questions])[:-1]
     scores = []
-    own_outputs = np.split(outputs, ends)
-    own_cuts = np.split(cut, ends)
-    for q, own, own_cut in zip(questions, own_outputs, own_cuts, strict=True):
+    by_question = zip(questions, np.split(outputs, ends), np.split(cut, ends), strict=True)
+    for q, own, own_cut in by_question:
         log_p = log_softmax(own.ravel())
         columns = np.zeros((len(q.choices), N_COLUMNS))
         if classifies:
@@ -293,27 +283,26 @@ def _score_by_encoder_decoder(
 ) -> list[Scores]:
     """Return the log-probability of each choice's tokens in the decoder, the prompt in the encoder.
 
-    Prompt and choices are tokenised apart, as lm-evaluation-harness does for its backend "seq2seq":
-    the prompt with the tokenizer's special tokens, its last tokens kept where it is too long; a
-    choice without special tokens, so that the end of the text is not part of it.
+    Both are tokenised apart, as for lm-evaluation-harness' backend "seq2seq": the prompt with
+    special tokens, its last tokens kept where it is too long; a choice without, also without an
+    end.
     """
-    start = model.tokenizer.convert_tokens_to_ids(scoring_options(model, bos).bos)
     encode = model.tokenizer
-    unknown = model.tokenizer.unk_token_id
+    start = encode.convert_tokens_to_ids(scoring_options(model, bos).bos)
     scores = []
     inputs = []
     for row, q in enumerate(questions):
         prompt = q.prompt.rstrip()
         space = q.prompt[len(prompt) :]  # before a choice it belongs to the choice
-        ids = encode(prompt, verbose=False)["input_ids"] or [model.tokenizer.eos_token_id]
+        ids = encode(prompt, verbose=False)["input_ids"] or [encode.eos_token_id]
         choices = encode([space + c for c in q.choices], add_special_tokens=False)["input_ids"]
         sizes = [len(choice) for choice in choices]
         if min(sizes) == 0 or max(sizes) > model.context_tokens:
-            raise ModelError(_unfit([q.item], model.context_tokens, model.name))
+            raise _unfit([q.item], model.context_tokens, model.name)
         rows = np.zeros((len(choices), N_COLUMNS))
         rows[:, N_TOKENS] = sizes
         rows[:, TRUNCATED] = len(ids) > model.context_tokens
-        rows[:, UNKNOWN_TOKENS] = [unknown in choice for choice in choices]
+        rows[:, UNKNOWN_TOKENS] = [encode.unk_token_id in choice for choice in choices]
         scores.append(rows)
         inputs.append(_Input(row, q.item, {"input_ids": ids[-model.context_tokens :]}, choices))
 
@@ -336,27 +325,21 @@ def _score_by_encoder_decoder(
         nats = [float(p[: len(c)].double().sum()) for p, c in zip(log_p, choices, strict=True)]
         return np.split(np.array(nats), np.cumsum(n_choices)[:-1])
 
-    for rows, nats in zip(
-        scores, _outputs(model, inputs, log_probabilities, batch_tokens), strict=True
-    ):
+    outputs = _outputs(model, inputs, log_probabilities, batch_tokens)
+    for rows, nats in zip(scores, outputs, strict=True):
         rows[:, NATS] = nats
     return scores
 
 
-def _unfit(items: list[Hashable], most: int, name: str) -> str:
-    return (
-        f"{len(items)} items, {items[:5]}, have a choice of no tokens beside those of the prompt, "
-        f"or of more than the {most} that {name} takes; leave them out, or use another model or "
-        "prompt"
-    )
+def _unfit(items: list[Hashable], most: int, name: str) -> ModelError:
+    said = f"{len(items)} items, {items[:5]}, have a choice of no tokens beside those of the "
+    said += f"prompt, or of more than the {most} that {name} takes; leave them out, or use another"
+    return ModelError(f"{said} model or prompt")
 
 
 def scoring_options(model: LanguageModel, bos: str | None) -> ScoringOptions:
-    """Return the options that a language model scores choices by.
-
-    ``bos="auto"`` is what the tokenizer of a causal model itself adds: without such a token, it has
-    learned from texts without one. Other kinds have the token of :func:`psychlm.lm.surprisal`.
-    """
+    """Return the options that a language model scores choices by; ``bos="auto"`` of a causal model
+    is what its tokenizer itself adds, of other kinds the token of :func:`psychlm.lm.surprisal`."""
     tokenizer = model.tokenizer
     if model.kind != "encoder-decoder":
         if bos == "auto" and model.kind == "causal":
@@ -394,15 +377,13 @@ def _score_by_language_model(
     most = room - (options.bos is None)
     unfit = np.unique(owner[(n_choice == 0) | (n_choice > most)])
     if len(unfit):
-        raise ModelError(_unfit([questions[k].item for k in unfit], most, model.name))
+        raise _unfit([questions[k].item for k in unfit], most, model.name)
     # Cut long prompts at their beginning, all choices of an item after the same rest.
     longest = np.zeros(len(questions), dtype=np.int64)
     np.maximum.at(longest, owner, n_choice)
     drop = np.maximum(0, n_prompt - (room - longest[owner]))
-    kept = [
-        replace(one, ids=one.ids[n:], word=one.word[n:]) if n else one
-        for one, n in zip(tokens, drop, strict=True)
-    ]
+    cut = zip(tokens, drop, strict=True)
+    kept = [replace(one, ids=one.ids[n:], word=one.word[n:]) for one, n in cut]
     # Row i of a text is its token i, and one more row its end; only rows of choices are computed.
     first_rows = rows_of(kept)
     text_of_row = np.repeat(np.arange(len(kept)), np.diff(first_rows))
@@ -424,7 +405,7 @@ def _score_by_language_model(
     for batch, values in run(model, requests, plain, batch_tokens):
         if values is None:
             item = questions[owner[text_of_row[batch[0].row[0]]]].item
-            raise ModelError(_too_large(item, model.name))
+            raise _too_large(item, model.name)
         nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
     columns = np.zeros((len(kept), N_COLUMNS))
     columns[:, NATS] = np.bincount(text_of_row[wanted], nats[wanted], minlength=len(kept))
@@ -444,12 +425,11 @@ def _split(
     """Return the tokens of each prompt and choice, split between both, and where one joins them.
 
     As in lm-evaluation-harness, a prompt has the tokens that it has by itself, and a choice those
-    of the whole text from that number on. White space at the end of the prompt is the prompt's as
-    far as it has tokens of its own there (a new line; the harness counts these as well, alike for
-    all choices), else the choice's (a space). So a token that joins both (the tokenizer reads "("
-    and "A)" as "(A" and ")") leaves the choice with what follows the token. A masked model has read
-    the text as a whole: there the token belongs to the choice. ``n_before`` counts the words of
-    each prompt.
+    of the whole text from that number on, so that a token that joins both ("(" and "A)" as "(A" and
+    ")") leaves the choice with what follows. White space at the end of the prompt is the prompt's
+    as far as it has tokens of its own there (a new line), else the choice's (a space). A masked
+    model has read the text as a whole: there the token belongs to the choice. ``n_before`` counts
+    the words of each prompt.
     """
     tokens = tokenize(texts, model.tokenizer)
     # The prompt with all of its white space at the end, and with ever less of it.

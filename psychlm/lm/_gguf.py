@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,30 +73,6 @@ def converted(file: Path) -> Path:
     return folder
 
 
-@contextmanager
-def faster_gguf() -> Iterator[None]:
-    """Let transformers read a GGUF file once, and at the speed of arrays, while this is entered.
-
-    It opens the file four times and makes a table of names for every module of the network. Slices
-    of ``numpy.memmap`` cost ten times those of an array, and a vocabulary is 400,000 of them.
-    """
-    from unittest.mock import patch
-
-    import gguf
-    import numpy as np
-
-    class Reader(gguf.GGUFReader):
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, np.asarray(value) if name == "data" else value)
-
-    names = cache(gguf.get_tensor_name_map)
-    with (
-        patch.object(gguf, "GGUFReader", cache(Reader)),
-        patch.object(gguf, "get_tensor_name_map", names),
-    ):
-        yield
-
-
 def convert_gguf(file: Path, folder: Path) -> None:
     """Write the weights and the tokenizer of a GGUF file into a folder, as save_pretrained does."""
     import torch
@@ -106,7 +80,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
 
     opener: Any = AutoModelForCausalLM
     source: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-    with plain_errors(str(file)), faster_gguf():
+    with plain_errors(str(file)):
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)
         network, report = opener.from_pretrained(
             str(file.parent), dtype=torch.float32, output_loading_info=True, **source
@@ -122,12 +96,10 @@ def convert_gguf(file: Path, folder: Path) -> None:
         if hasattr(config, "quantization_config"):
             del config.quantization_config
         # half of the bytes, where no weight changes by it (unquantised files)
-        same = (
-            dtype
-            for dtype in (torch.float16, torch.bfloat16)
-            if all(torch.equal(weight.to(dtype).float(), weight) for weight in weights.values())
-        )
-        kept = next(same, torch.float32)
+        kept = torch.float32
+        for dtype in (torch.bfloat16, torch.float16):
+            if all(torch.equal(weight.to(dtype).float(), weight) for weight in weights.values()):
+                kept = dtype
         with torch.device("meta"):  # no random weights, which would be replaced at once
             plain = type(network)(config)
         weights = {name: weight.to(kept) for name, weight in weights.items()}

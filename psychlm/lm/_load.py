@@ -31,15 +31,8 @@ UNBOUNDED_WINDOW = 2048  # tokens; of models without a limit of their own (Mamba
 # files of a model on the hub, none of them in a folder there
 FETCHED = ["*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.bpe", "*.safetensors"]
 
-Kind = Literal[
-    "causal",
-    "permutation",
-    "masked",
-    "left-masked",
-    "encoder-decoder",
-    "classifier",
-    "multiple-choice",
-]
+Predictor = Literal["causal", "permutation", "masked", "left-masked", "encoder-decoder"]
+Kind = Literal[Predictor, "classifier", "multiple-choice"]
 HEADS = ("classifier", "multiple-choice")  # kinds that choose, and predict no words
 OPENERS = {
     "masked": "AutoModelForMaskedLM",
@@ -64,13 +57,8 @@ class Checkpoint:
             return self.folder
         from huggingface_hub import snapshot_download
 
-        folder = snapshot_download(
-            self.name,
-            revision=self.revision,
-            allow_patterns=FETCHED,
-            ignore_patterns=["*/*", "consolidated*"],
-        )
-        return Path(folder)
+        chosen: Any = {"allow_patterns": FETCHED, "ignore_patterns": ["*/*", "consolidated*"]}
+        return Path(snapshot_download(self.name, revision=self.revision, **chosen))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,8 +166,8 @@ def load_named(
         opener = getattr(transformers, OPENERS.get(kind, "AutoModelForCausalLM"))
         network, tokenizer = open_weights(opener, name, folder, config, dtype=dtype)
     network = network.to(target).eval().requires_grad_(False)
-    options: dict[str, Any] = {"name": name, "revision": checkpoint.revision, "kind": kind}
-    return wrap(network, tokenizer, labels=labels, **options)
+    revision = checkpoint.revision
+    return wrap(network, tokenizer, name=name, revision=revision, kind=kind, labels=labels)
 
 
 def wrap(
@@ -303,36 +291,27 @@ def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
 
 def commit(name: str, revision: str | None) -> str:
     """Return the commit of a revision on the hub; without a network, that in the local cache."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors, hf_hub_download
 
     if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision  # a commit already
     try:
         return Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
-    except RevisionNotFoundError as error:
-        reason = (
-            f"{name} has no revision {revision!r} on the hub; see huggingface.co/{name}/commits"
-        )
-        raise ModelError(f"{reason}, or leave it out for the newest") from error
-    except GatedRepoError as error:
-        raise ModelError(
-            f"{name} asks for consent on the hub: accept its terms there and log in (hf auth login)"
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ModelError(
-            f"{name!r} is neither a folder here nor a public model on the hub; check its spelling"
-        ) from error
-    except OSError as error:  # no network, and nothing in the cache
-        raise ModelError(
-            f"{name} cannot be fetched from the hub ({type(error).__name__}) and is not on this "
-            "machine; check the network, give the folder of a copy, or use load('default')"
-        ) from error
+    except (OSError, errors.HFValidationError) as error:
+        if isinstance(error, errors.RevisionNotFoundError):
+            said = f"{name} has no revision {revision!r} on the hub; see huggingface.co/{name}/"
+            said += "commits, or leave it out for the newest"
+        elif isinstance(error, errors.GatedRepoError):
+            said = f"{name} asks for consent on the hub: accept its terms there and log in "
+            said += "(hf auth login)"
+        elif isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError)):
+            said = f"{name!r} is neither a folder here nor a public model on the hub; check its "
+            said += "spelling"
+        else:  # no network, and nothing in the cache
+            said = f"{name} cannot be fetched from the hub ({type(error).__name__}) and is not on "
+            said += "this machine; check the network, give the folder of a copy, or use "
+            said += "load('default')"
+        raise ModelError(said) from error
 
 
 def _kind(config: Any, architecture: str, name: str) -> Kind:
@@ -359,9 +338,8 @@ def _kind(config: Any, architecture: str, name: str) -> Kind:
         return "permutation"
     if family in ("xlm", "flaubert"):
         return "causal" if config.causal else "left-masked"
-    autoregressive = architecture.endswith(("LMHeadModel", "ForCausalLM")) or getattr(
-        config, "is_decoder", False
-    )
+    is_decoder = getattr(config, "is_decoder", False)
+    autoregressive = is_decoder or architecture.endswith(("LMHeadModel", "ForCausalLM"))
     if family in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not autoregressive:
         return "masked"
     if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
@@ -376,28 +354,18 @@ def open_weights(
     name: str,
     folder: Path,
     config: Any,
-    *,
     dtype: str = "float32",
     new_head: bool = False,
 ) -> tuple[Any, Any]:
-    """Open a network of one of transformers' auto classes, and its tokenizer.
-
-    ``new_head`` tells that weights outside the network's body, and its pooler, may be random; a
-    ModelError says that others are missing, or are no safetensors inside the checkpoint.
-    """
+    """Open a network of one of transformers' auto classes, and its tokenizer; a ModelError where
+    weights are missing, but for a ``new_head`` and its pooler, which may be random."""
     from transformers import AutoTokenizer
 
     _check_weight_files(name, folder, config)
     try:
-        network, report = opener.from_pretrained(
-            folder,
-            config=config,
-            output_loading_info=True,
-            use_safetensors=True,
-            dtype=dtype,
-            ignore_mismatched_sizes=new_head,
-            trust_remote_code=False,
-        )
+        safe = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
+        options = {"config": config, "dtype": dtype, "ignore_mismatched_sizes": new_head}
+        network, report = opener.from_pretrained(folder, **safe, **options)
     except OSError as error:
         if "safetensors" not in str(error):
             raise
@@ -418,11 +386,7 @@ def open_weights(
 
 
 def _check_weight_files(name: str, folder: Path, config: Any) -> None:
-    """Refuse weights that transformers would read from pickles or from outside the checkpoint.
-
-    An index (``model.safetensors.index.json``) and the configuration (``transformers_weights``) may
-    name any file; an adapter names another model.
-    """
+    """Refuse weights that an index or the configuration place in pickles or outside the checkpoint."""
     if (folder / "adapter_config.json").exists():
         raise ModelError(
             f"{name} holds an adapter, which needs another model's weights; merge the two and save "
@@ -445,19 +409,16 @@ def _check_weight_files(name: str, folder: Path, config: Any) -> None:
 def context_tokens(network: Any, tokenizer: Any) -> int:
     """Return the longest input: the positions that a model has learned, where it has any."""
     config = network.config.get_text_config()
-    stated = (
-        getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")
-    )
+    names = ("max_position_embeddings", "n_positions", "n_ctx")
+    stated = (getattr(config, name, None) for name in names)
     limits = [limit for limit in stated if isinstance(limit, int) and limit > 0]
     if not limits:
         return UNBOUNDED_WINDOW
     limit = limits[0]
-    for module_name, module in network.named_modules():
-        if (
-            module_name.endswith("position_embeddings")
-            and getattr(module, "padding_idx", None) is not None
-        ):
-            limit -= module.padding_idx + 1  # RoBERTa's positions start after the padding index
+    for name, module in network.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:
+            limit -= padding + 1  # RoBERTa's positions start after the padding index
     longest = tokenizer.model_max_length
     if not isinstance(longest, int | float) or longest < 1:
         raise ModelError(
@@ -476,9 +437,6 @@ def fingerprint(folder: Path) -> str:
     """
     if folder.parent == converted_models():
         return f"sha256:{folder.name}"
-    files = [
-        file
-        for file in sorted(folder.iterdir())
-        if file.is_file() and file.suffix not in (".md", ".py") and not file.name.startswith(".")
-    ]
+    files = [file for file in sorted(folder.glob("[!.]*")) if file.is_file()]
+    files = [file for file in files if file.suffix not in (".md", ".py")]
     return "sha256:" + data.digest(f"{file.name}:{file_sha256(file)}\n" for file in files)

@@ -66,12 +66,8 @@ def read_blimp(source: str | Path) -> pd.DataFrame:
     parts = []
     for file in files:
         table = pd.DataFrame(read_records(file))
-        lacking = {"sentence_good", "sentence_bad"} - set(table.columns)
-        if lacking or table[["sentence_good", "sentence_bad"]].isna().any(axis=None):
-            raise FrameError(
-                f"{file} has records without {' and '.join(sorted(lacking)) or 'a sentence'}; "
-                "minimal pairs need sentence_good and sentence_bad"
-            )
+        if table.reindex(columns=["sentence_good", "sentence_bad"]).isna().any(axis=None):
+            raise FrameError(f"{file} has records without sentence_good or sentence_bad; give both")
         part = pd.DataFrame({"pair_id": [f"{file.stem}-{i}" for i in range(len(table))]})
         part = part.assign(good=table["sentence_good"], bad=table["sentence_bad"])
         part["phenomenon"] = table.get("linguistics_term", file.stem)
@@ -145,12 +141,9 @@ def minimal_pairs(
             )
         strange = scored.loc[scored["reason"].isin([TOKENLESS, UNKNOWN]), "text_id"]
         if len(strange):
-            warnings.warn(
-                f"sentences {format_names(strange)} hold characters that the tokenizer of {name} "
-                "does not know; they are scored as it reads them",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            said = f"sentences {format_names(strange)} hold characters that the tokenizer of {name}"
+            said += " does not know; they are scored as it reads them"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
         good, bad = np.split(bits, 2)
         correct = (good < bad) + 0.5 * (good == bad)
         parts.append(table.assign(model=name, good_bits=good, bad_bits=bad, correct=correct))

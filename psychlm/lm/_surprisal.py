@@ -164,7 +164,7 @@ def surprisal(
         options["temperature"] = temperature
     if unit == "token":
         opened = model if isinstance(model, LanguageModel) else load_named(model, device)
-        options |= {"correction": None, "entropy": False, "rank": False}
+        options["correction"] = None
         return _by_token(frame, texts, opened, options, batch_tokens)
     results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
     asked = {"surprisal_bits": True, "entropy_bits": entropy, "rank": rank}
@@ -238,9 +238,7 @@ def _score_piece(
     shared: tuple[pd.DataFrame, dict[str, Any]], piece: tuple[Any, NDArray[np.int64]]
 ) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """Return the surprisals of some rows under a model, and their description."""
-    frame, options = shared
-    model, rows = piece
-    scored = surprisal(frame.iloc[rows], model, unit="word", **options)
+    scored = surprisal(shared[0].iloc[piece[1]], piece[0], unit="word", **shared[1])
     return scored["surprisal_bits"].to_numpy(), scored.attrs["surprisal"]
 
 
@@ -326,18 +324,15 @@ def _scored(
     cache: bool,
     progress: bool,
 ) -> tuple[list[WordScores], dict[str, Any]]:
-    """Return results and what they report of themselves: take them from disk, compute the rest, and
-    store each batch as soon as it is done.
-    """
-    checkpoint = None
+    """Take results from disk, compute the rest and store each batch; return also their description."""
     request = ""
     if isinstance(model, LanguageModel):
         revision = model.revision  # of a model in memory: None unless it was stated
     else:
         checkpoint = find_checkpoint(str(model))
-        name = checkpoint.name
         revision = checkpoint.revision
-        request = key(json.dumps([name, revision, str(device), asked], sort_keys=True))
+        how = [checkpoint.name, revision, str(device), asked]
+        request = key(json.dumps(how, sort_keys=True))
     with ResultStore(on=cache and revision is not None) as store:
         # what a name and its options come to is stored, so that complete results need neither torch
         # nor the model
@@ -349,7 +344,6 @@ def _scored(
             if all(name in results for name in keys):
                 return [results[name] for name in keys], description
         if not isinstance(model, LanguageModel):
-            assert checkpoint is not None
             commit = None if checkpoint.folder else revision
             model = load_named(checkpoint.name, device, revision=commit)
         from psychlm.lm.forward import resolve_options
@@ -359,8 +353,8 @@ def _scored(
         identity = options.identity(description)
         keys, results = _stored(texts, identity, store)
         if request:
-            info = {"description": description, "identity": identity}
-            store.put([(request, np.empty((0, 0)), info)])
+            about = {"description": description, "identity": identity}
+            store.put([(request, np.empty((0, 0)), about)])
         # equal texts once
         missing = {name: i for i, name in enumerate(keys) if name not in results}
         names = list(missing)
@@ -455,8 +449,8 @@ def _sum_over_tokens(
     *,
     no_context: bool,
 ) -> WordScores:
-    """Sum the rows of a document's tokens over its words, with the correction where ``begins`` is
-    given; ``reason`` says why a word has no value.
+    """Sum the rows of a document's tokens over its words, corrected where ``begins`` is given;
+    ``reason`` says why a word has no value.
     """
     from psychlm.lm.forward import ENTROPY, LOG_END, LOG_INSIDE, LOG_P, RANK
 

@@ -41,10 +41,8 @@ def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) 
 
 
 class ResultStore(AbstractContextManager["ResultStore"]):
-    """The cache, open for one call (a context); a failure turns it off with a warning.
-
-    If it is not ``on``, it holds nothing and keeps nothing.
-    """
+    """The cache, open for one call (a context); a failure turns it off with a warning, as not
+    ``on``."""
 
     def __init__(self, on: bool = True) -> None:
         self.path = folder() / "results.sqlite"
@@ -54,10 +52,8 @@ class ResultStore(AbstractContextManager["ResultStore"]):
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self.path, timeout=30)
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, scores BLOB, reasons "
-                "TEXT)"
-            )
+            columns = "key TEXT PRIMARY KEY, scores BLOB, reasons TEXT"
+            self._connection.execute(f"CREATE TABLE IF NOT EXISTS results ({columns})")
         except UNUSABLE as error:
             self._give_up(error)
 
@@ -74,11 +70,8 @@ class ResultStore(AbstractContextManager["ResultStore"]):
     def get(
         self, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[Scores, dict[str, Any]]]:
-        """Return the scores stored under some keys, and what is beside them: words without a value.
-
-        ``shapes`` are those that the scores of each key must have. A row that is damaged or has
-        another shape counts as absent, with a warning.
-        """
+        """Return the scores stored under keys, in their ``shapes``, and what is beside them: words
+        without a value. A damaged row counts as absent, with a warning."""
         results: dict[str, tuple[Scores, dict[str, Any]]] = {}
         n_damaged = 0
         if self._connection is None:
@@ -110,15 +103,11 @@ class ResultStore(AbstractContextManager["ResultStore"]):
         """Store results, and have them on disk before anything else happens."""
         if self._connection is None:
             return
-        rows = [
-            (name, zlib.compress(scores.tobytes(), 1), json.dumps(beside))
-            for name, scores, beside in results
-        ]
+        rows = [(name, zlib.compress(s.tobytes(), 1), json.dumps(b)) for name, s, b in results]
+        insert = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
         try:
             with self._connection:
-                self._connection.executemany(
-                    "INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows
-                )
+                self._connection.executemany(insert, rows)
         except UNUSABLE as error:
             self._give_up(error)
 

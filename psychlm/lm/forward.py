@@ -10,7 +10,6 @@ are wanted of it, so it is made for some rows at a time.
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from psychlm.data import digest
 from psychlm.device import float_type, free_bytes
 from psychlm.lm._errors import ModelError, check_limit, check_option
 from psychlm.lm._load import LanguageModel
@@ -48,7 +46,6 @@ MOST_LOGITS_GPU = 2**28  # the same on a GPU, which takes thousands of rows at a
 MOST_LOGITS = 2**26  # the same for models that give no hidden states (256 MB)
 LARGE_LOGIT = 1000.0  # of a test; soft caps of published models are 30 to 50
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 N_VALUES = 5
 # columns of the values of a row, in nats; RANK counts from 1
@@ -191,11 +188,9 @@ def plan_requests(
 
 
 def batches(sequences: Sequence[Sequences], most: int, enough: int) -> Iterator[list[Sequences]]:
-    """Yield sequences in batches, the longest first, so that too little memory shows at once.
-
-    A batch holds at most ``most`` tokens, padding counted, or one longer sequence; with ``enough``
-    tokens it closes before a shorter sequence, which it would only pad.
-    """
+    """Yield sequences in batches, the longest first: of at most ``most`` tokens, padding counted,
+    or one sequence; with ``enough`` tokens a batch closes before a shorter sequence, which it would
+    pad."""
     batch: list[Sequences] = []
     for one in sorted(sequences, key=len, reverse=True):
         size = len(batch) * len(batch[0]) if batch else 0
@@ -218,11 +213,14 @@ def run(
         return
     sets = boundary_sets(model) if options.correction else None
     most = batch_tokens or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
-    if not reads_output_layer(model):
+    by_layer = bool(reads_output_layer(model))
+    if not by_layer:
         most = min(most, max(1, MOST_LOGITS // model.n_vocabulary))
-    for batch, values in in_batches(
-        requests, lambda batch: _values(model, batch, options, sets), model.device, most
-    ):
+
+    def values_of(batch: list[ScoringRequest]) -> np.ndarray:
+        return _values(model, batch, options, sets, by_layer)
+
+    for batch, values in in_batches(requests, values_of, model.device, most):
         if values is None:
             warnings.warn(
                 f"out of memory (1 x {len(batch[0])} tokens); using the others: its words have no "
@@ -239,11 +237,10 @@ def in_batches(
     device: torch.device,
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[Sequences], Values | None]]:
-    """Yield batches of sequences, the longest first, with what a network gives for each.
+    """Yield batches of sequences, the longest first, with what ``values_of`` gives for each.
 
-    ``values_of`` runs the network on a batch of at most ``batch_tokens``, else what suits the
-    device. Where memory runs out the batch is halved with a warning, and so are those after it;
-    None stands for the values of a single sequence that memory does not hold.
+    Where memory runs out, this and later batches are halved, with a warning; None stands for the
+    values of a single sequence that memory does not hold.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
     most = batch_tokens or BATCH_TOKENS[kind]
@@ -288,6 +285,7 @@ def _values(
     batch: list[ScoringRequest],
     options: ScoringOptions,
     sets: torch.Tensor | None,
+    by_layer: bool,
 ) -> np.ndarray:
     """Run one batch and return the values of its rows."""
     length = len(batch[0])
@@ -297,7 +295,6 @@ def _values(
     order = np.argsort(node, kind="stable")
     target = np.concatenate([one.target for one in batch])[order]
     inputs = network_inputs(model, batch)
-    by_layer = reads_output_layer(model)
     layer = model.network.get_output_embeddings() if by_layer else None
     with evaluating(model.network):
         hidden = hidden_states(model, inputs) if by_layer else model.network(**inputs).logits
@@ -322,22 +319,6 @@ def _values(
 
 
 # The network: what it computes, its mode, inputs and hidden states
-
-
-def structure_of(network: Any) -> str:
-    """Return a hash of what a network computes with its weights.
-
-    It covers the classes of its modules, their hooks, methods that were replaced, and the
-    configuration.
-    """
-    configuration = network.config.to_json_string(use_diff=False)
-    parts = [re.sub(r'"use_cache": \w+', "", configuration)]  # see evaluating
-    for name, module in network.named_modules():
-        hooks = [list(getattr(module, kind)) for kind in HOOKS]  # their numbers, never used twice
-        replaced = [id(module.__dict__[key]) for key in ("forward",) if key in module.__dict__]
-        parts.append(f"{name} {type(module).__qualname__} {hooks} {replaced}")
-    parts.append(str([list(getattr(torch.nn.modules.module, f"_global{kind}")) for kind in HOOKS]))
-    return digest(parts)
 
 
 @contextmanager
@@ -426,16 +407,15 @@ def hidden_states(model: LanguageModel, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 def _once_per_model(test: Callable[[LanguageModel], int]) -> Callable[[LanguageModel], int]:
-    """Keep the result of a test for as long as the model is in memory with the same structure."""
-    results: WeakKeyDictionary[LanguageModel, tuple[str, int]] = WeakKeyDictionary()
+    """Keep the result for a model with a revision; one without may have been edited since."""
+    results: WeakKeyDictionary[LanguageModel, int] = WeakKeyDictionary()
 
     @wraps(test)
     def test_once(model: LanguageModel) -> int:
-        structure = structure_of(model.network)
-        if model not in results or results[model][0] != structure:
+        if model.revision is None or model not in results:
             with torch.inference_mode(), evaluating(model.network):
-                results[model] = structure, test(model)
-        return results[model][1]
+                results[model] = test(model)
+        return results[model]
 
     return test_once
 
@@ -479,12 +459,9 @@ def reads_output_layer(model: LanguageModel) -> bool:
 
 @_once_per_model
 def largest_family(model: LanguageModel) -> int:
-    """Return how many tokens a tree of texts may have, 0 where a model does not follow its mask and
-    positions.
-
-    Whether it does is tried on a small tree: recurrent models do not. A model that attends to its
-    last tokens only counts them in the order of the input, so a tree must not outgrow that window.
-    """
+    """Return how many tokens a tree of texts may have: 0 where a small one shows that a model does
+    not follow mask and positions, else no more than its window, which counts the tokens of the
+    input."""
     if model.kind != "causal" or not reads_output_layer(model):
         return 0
     ids = _probe(model)
@@ -515,10 +492,8 @@ def largest_family(model: LanguageModel) -> int:
 
 
 def boundary_sets(model: LanguageModel) -> torch.Tensor:
-    """Return the sets of tokens whose probability mass the correction of word probabilities takes:
-    (n_vocabulary, 2) columns of zeros and ones: tokens that end a word (white space, end of text);
-    those that cannot begin after white space.
-    """
+    """Return (n_vocabulary, 2) columns of zeros and ones: the tokens that end a word (white space,
+    end of text), and those that cannot begin after white space."""
     begins = begins_with_space(model.tokenizer)
     assert begins is not None
     spaced = torch.zeros(model.n_vocabulary, dtype=torch.bool)

@@ -187,9 +187,8 @@ class Prompt:
                 "a chat takes the chat template of the model's tokenizer, and this one has none; "
                 "choose a model that was trained to chat, or write lm.Prompt('...')"
             )
-        chat = [
-            {"role": role, "content": text} for role, text in (*self.messages, ("user", before))
-        ]
+        messages = (*self.messages, ("user", before))
+        chat = [{"role": role, "content": text} for role, text in messages]
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
     def _written(self, item: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -235,9 +234,7 @@ def fill_prompts(
 
     ``prompt`` is a prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the
     item's column ``template`` names, else one that fits its columns and choices (a hypothesis: NLI;
-    words for feelings: sentiment; else a question). A FrameError says that there is no such prompt,
-    that it has a field which the items do not have, or asks for other choices than theirs.
-    ``tokenizer`` is that of the model, whose template a chat takes.
+    words for feelings: sentiment; else a question). A chat takes the template of ``tokenizer``.
     """
     filled = []
     for item in items.to_dict("records"):

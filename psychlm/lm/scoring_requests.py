@@ -73,8 +73,8 @@ def left_to_right(
 ) -> Iterator[ScoringRequest]:
     """Yield the requests of a causal model over one text.
 
-    ``ids`` and ``word`` are the tokens of the text and the word each belongs to, ``first_row`` is
-    the row of the first token; what a model predicts is so many tokens ``ahead`` of what it reads.
+    ``word`` is the word of each token, ``first_row`` the row of the first; what a model predicts is
+    so many tokens ``ahead`` of the last that it reads.
     """
     targets = np.append(ids, NO_TARGET)
     source = ids if ahead else np.append(ids, special.blank)
@@ -92,18 +92,13 @@ def left_to_right(
         yield ScoringRequest(read, position[visible], target, first_row + wanted[visible])
 
 
-# A permutation model (Yang et al. 2019) that factorises from left to right predicts a token at the
-# token's own position, which it knows though it does not see the token; for the row after the last
-# token ``special.blank`` stands there.
+# A permutation model (Yang et al. 2019) predicts a token at the token's own position, the end of a
+# text at that of ``special.blank``.
 any_order = partial(left_to_right, ahead=0)
 
 
 def _windows(word: Ints, special: SpecialTokens, ahead: int) -> Iterator[tuple[int, int, int]]:
-    """Yield for each window the first token it reads and the rows, low to high, that it gives
-    values to.
-
-    A model that predicts the token after the last it reads is one row ``ahead`` of what it reads.
-    """
+    """Yield for each window its first token and the rows, low to high, that it gives values to."""
     n_rows = len(word) + special.ends
     size = special.context_tokens - (special.start is not None)
     if not 1 <= special.stride < size:
@@ -151,18 +146,15 @@ def both_sides(
             begin = min(max(0, middle - size // 2, end - size), token, n_tokens - size)
             text, _ = add_special(ids[begin : begin + size], special)
         position = token - begin + before
-        masked = (position, position + end - token)
         output, target, row = np.array([[position], [ids[token]], [first_row + token]])
-        yield ScoringRequest(text, output, target, row, masked)
+        yield ScoringRequest(text, output, target, row, (position, position + end - token))
 
 
 def left_side(
     ids: Ints, word: Ints, first_row: int, special: SpecialTokens
 ) -> Iterator[ScoringRequest]:
-    """Yield one request per token of a left-masked model (XLM, as Hao et al. 2020 use it).
-
-    It reads the tokens before, as many as fit, and one mask.
-    """
+    """Yield a request per token of a left-masked model (XLM): the tokens before that fit, and a
+    mask."""
     whole, before = add_special(ids, special)
     size = special.context_tokens - before
     for token in range(len(ids)):
@@ -170,8 +162,8 @@ def left_side(
         text = whole if begin == 0 else add_special(ids[begin : token + 1], special)[0]
         position = before + token - begin
         output, target, row = np.array([[position], [ids[token]], [first_row + token]])
-        masked = (position, position + 1)
-        yield ScoringRequest(text[: position + 1], output, target, row, masked)
+        mask = (position, position + 1)
+        yield ScoringRequest(text[: position + 1], output, target, row, mask)
 
 
 def add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:
@@ -201,10 +193,7 @@ READINGS = {
 
 
 def families(texts: Sequence[Ints], largest: int = LARGEST_FAMILY) -> list[list[int]]:
-    """Group texts that begin alike, in families of at most ``largest`` tokens.
-
-    Each family is in the order of its tokens; most texts are families of one.
-    """
+    """Group texts that begin alike, in the order of their tokens; most are families of one."""
     order = sorted(range(len(texts)), key=lambda i: texts[i].astype(">u4").tobytes())
     groups: list[list[int]] = []
     size = 1  # the start token
@@ -231,9 +220,7 @@ def _n_shared(a: Ints, b: Ints) -> int:
 def shared_prefixes(
     texts: Sequence[Ints], first_rows: Sequence[int], special: SpecialTokens
 ) -> ScoringRequest:
-    """Return the one request that reads a family (in the order that :func:`families` gives), whose
-    texts fit the model's window; ``first_rows`` are those of the first token of each.
-    """
+    """Return the one request that reads a family, whose texts fit the model's window."""
     start = special.start
     if start is None:
         # The first token, which a family shares, is the root; nothing predicts it.
@@ -263,10 +250,13 @@ def shared_prefixes(
         row.append(first_row + np.arange(len(path)))
         previous = read
         n_nodes = n_nodes + len(fresh)
-    lists = (ids, position, target, row, depth, parent)
-    nodes, positions, targets, rows, depths, parents = (np.concatenate(one) for one in lists)
     return ScoringRequest(
-        nodes.astype(np.int64), positions, targets, rows, depth=depths, parent=parents
+        np.concatenate(ids).astype(np.int64),
+        np.concatenate(position),
+        np.concatenate(target),
+        np.concatenate(row),
+        depth=np.concatenate(depth),
+        parent=np.concatenate(parent),
     )
 
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -87,10 +87,9 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
     >>> words_of("The old  man.")[["word_id", "word", "space_after"]].to_numpy().tolist()
     [[1, 'The', ' '], [2, 'old', '  '], [3, 'man.', '']]
     """
-    if isinstance(texts, str):
-        texts = [texts]
     if not isinstance(texts, Mapping):
-        texts = {str(number): text for number, text in enumerate(texts, start=1)}
+        several = [texts] if isinstance(texts, str) else texts
+        texts = {str(number): text for number, text in enumerate(several, start=1)}
     if not texts:
         raise FrameError("no text was given; give a text, a list of texts, or a words frame")
     rows: list[tuple[str, int, str, str, str]] = []
@@ -224,7 +223,7 @@ def documents(prepared: pd.DataFrame) -> list[Document]:
     pieces = list(zip(*columns, strict=True))
     rows = prepared.index.to_numpy(np.int64)
     texts = []
-    for low, high in pairwise(np.append(begins, len(prepared))):
+    for low, high in pairwise([*begins, len(prepared)]):
         text_pieces = [piece for word in pieces[low:high] for piece in word]
         ends = np.cumsum([len(piece) for piece in text_pieces]).reshape(-1, 3)
         texts.append(Document("".join(text_pieces), ends[:, 0], ends[:, 1], rows[low:high]))
@@ -237,11 +236,8 @@ def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:
     tokens = []
     for first in range(0, len(texts), TEXTS_AT_ONCE):
         some = texts[first : first + TEXTS_AT_ONCE]
-        encoded = encode(some, tokenizer)
-        tokens += [
-            _assign(text, ids, spans, tokenizer)
-            for text, (ids, spans) in zip(some, encoded, strict=True)
-        ]
+        for text, (ids, spans) in zip(some, encode(some, tokenizer), strict=True):
+            tokens.append(_assign(text, ids, spans, tokenizer))
     return tokens
 
 
@@ -275,13 +271,11 @@ def _encode_by_word(texts: list[Document], tokenizer: Any) -> Encoded:
     encoded = []
     for document in texts:
         begins = np.append(0, document.ends[:-1])
-        ids = [
-            tokenizer.encode(document.text[a:b], add_special_tokens=False)
-            for a, b in zip(begins, document.ends, strict=True)
-        ]
+        words = [document.text[a:b] for a, b in zip(begins, document.ends, strict=True)]
+        ids = [tokenizer.encode(word, add_special_tokens=False) for word in words]
         spans = np.stack([document.starts, document.ends], axis=1)
         spans = spans.repeat([len(word) for word in ids], axis=0)
-        encoded.append((np.concatenate([np.array(word, np.int64) for word in ids]), spans))
+        encoded.append((np.array([*chain.from_iterable(ids)], np.int64), spans))
     return encoded
 
 
@@ -309,12 +303,11 @@ def _assign(
 
 
 def begins_with_space(tokenizer: Any) -> NDArray[np.bool_] | None:
-    """Return which tokens begin with white space, or None where the tokenizer does not mark
-    beginnings of words.
+    """Return which tokens begin with white space; None where the tokenizer does not mark
+    beginnings.
 
-    Byte-level (GPT-2) and SentencePiece (Metaspace) tokenizers mark beginnings: the space before a
-    word is the first character of its first token. WordPiece (BERT) and end-of-word (XLM)
-    tokenizers do not.
+    Byte-level (GPT-2) and SentencePiece (Metaspace) tokenizers mark them: the space before a word
+    is the first character of its first token. WordPiece (BERT) and end-of-word (XLM) ones do not.
     """
     return _begins_with_space(tokenizer, len(tokenizer))
 
