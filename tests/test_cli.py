@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,12 +241,6 @@ def test_a_parameter_names_a_file_from_where_the_user_is(study, monkeypatch) -> 
     }
     run("run", "00", *(word for assignment in expected for word in ("-p", assignment)))
     assert list(given.values()) == list(expected.values())
-
-
-def test_the_package_of_reports_leaves_other_libraries_importable() -> None:
-    pytest.importorskip("rfc3987_syntax")
-    code = "import psychlm.site, sys; assert None not in sys.modules.values(); "
-    subprocess.run([sys.executable, "-c", code + "import rfc3987_syntax"], check=True)
 
 
 def test_the_doctor_names_what_is_missing_or_corrupt_and_ends_well(monkeypatch) -> None:

@@ -185,11 +185,9 @@ def project(features: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
 def fit_projection(
     features: NDArray[np.float32], sizes: Sequence[int], width: int
 ) -> NDArray[np.float32]:
-    """Return the (d + 1, k) projection on the first principal components, each of variance 1.
-
-    ``features`` are blocks of ``width`` columns of encoder states, of which ``sizes`` components
-    are kept, then numbers that are only standardised.
-    """
+    """Return the (d + 1, k) projection on principal components, each of variance 1: ``sizes`` of
+    the blocks of ``width`` columns of encoder states; the numbers behind them are only
+    standardised."""
     from sklearn.decomposition import PCA
 
     n_states = width * len(sizes)

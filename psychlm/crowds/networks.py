@@ -83,9 +83,8 @@ class Encoded:
         return len(self.segments[0][1])
 
     def __getitem__(self, rows: Any) -> Encoded:
-        return replace(
-            self, segments=tuple((n[rows], lengths[rows]) for n, lengths in self.segments)
-        )
+        chosen = tuple((numbers[rows], lengths[rows]) for numbers, lengths in self.segments)
+        return replace(self, segments=chosen)
 
     def to(self, device: torch.device) -> Encoded:
         """Return the texts on a device."""
@@ -192,10 +191,11 @@ class Network:
     def for_inputs(cls, kind: Kind, inputs: Inputs, classes: int, **sizes: Any) -> Network:
         """Return the network of this kind that fits the inputs; ``sizes`` are its other fields."""
         if isinstance(inputs, Encoded):
+            n_segments = len(inputs.segments)
             network = cls(kind, classes, vocabulary=len(inputs.vocabulary.words), **sizes)
         else:
+            n_segments = 0
             network = cls(kind, classes, shape=tuple(inputs.shape[1:]), **sizes)
-        n_segments = len(inputs.segments) if isinstance(inputs, Encoded) else 0
         if network.n_segments != n_segments:
             raise ValueError(
                 f"a {kind!r} network reads {SEGMENTS[network.n_segments]}, and the inputs are "
@@ -211,16 +211,13 @@ class Network:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each weight of one member, in the order in which they are drawn."""
         shapes: dict[str, tuple[int, ...]] = {}
+        n_layers = {"mlp": 2, "cnn": 1}.get(self.kind, self.tanh_layers)
+        if n_layers is None:
+            n_layers = PAIR_TANH_LAYERS if self.n_segments == 2 else 0
+        width = math.prod(self.shape)
         if self.n_segments:
             shapes[EMBEDDING] = (self.vocabulary, self.size)
             width = self.n_segments * (self.hidden if "lstm" in self.kind else self.size)
-            default = PAIR_TANH_LAYERS if self.n_segments == 2 else 0
-            n_layers = default if self.tanh_layers is None else self.tanh_layers
-        else:
-            width = math.prod(self.shape)
-            n_layers = 2
-            if self.kind == "encoder":
-                n_layers = self.tanh_layers or 0
         if "lstm" in self.kind:
             for i in range(self.n_segments):
                 shapes[f"{i}.input"] = (self.size, 4 * self.hidden)
@@ -228,7 +225,6 @@ class Network:
                 shapes[f"{i}.bias"] = (4 * self.hidden,)
         if self.kind == "cnn":
             first = max(self.hidden // 2, 1)
-            n_layers = 1
             shapes |= {"conv0.weight": (first, self.shape[0], 3, 3), "conv0.bias": (first,)}
             shapes |= {"conv1.weight": (self.hidden, first, 3, 3), "conv1.bias": (self.hidden,)}
             width = self.hidden * (self.shape[1] // 4) * (self.shape[2] // 4)
@@ -255,10 +251,9 @@ def initial_weights(network: Network, seeds: Sequence[int], device: Device = "cp
         # A bias follows its weight and has the same bound.
         if name.endswith((".input", ".state")):
             bound = 1 / math.sqrt(network.hidden)
-        elif name.startswith("conv") and name.endswith(".weight"):
-            bound = 1 / math.sqrt(math.prod(shape[1:]))
         elif name.endswith(".weight"):
-            bound = 1 / math.sqrt(shape[0])
+            inputs = math.prod(shape[1:]) if name.startswith("conv") else shape[0]
+            bound = 1 / math.sqrt(inputs)
         weights[name] = torch.empty(len(generators), *shape)
         for row, generator in zip(weights[name], generators, strict=True):
             row.uniform_(-bound, bound, generator=generator)
@@ -288,11 +283,9 @@ def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Te
             n_models, n_images = batch.shape[:2]
             x = batch.transpose(0, 1).flatten(1, 2)
             for i in range(2):
-                kernel = weights[f"conv{i}.weight"]
-                bias = weights[f"conv{i}.bias"]
-                x = nn.functional.conv2d(
-                    x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=n_models
-                )
+                kernel = weights[f"conv{i}.weight"].flatten(0, 1)
+                bias = weights[f"conv{i}.bias"].flatten()
+                x = nn.functional.conv2d(x, kernel, bias, padding=1, groups=n_models)
                 x = nn.functional.max_pool2d(torch.relu(x), 2)
             x = x.view(n_images, n_models, -1).transpose(0, 1)
     else:
@@ -306,12 +299,10 @@ def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Te
         x = torch.cat(encoded, dim=2)
     # Classify: layers with tanh (texts) or ReLU (images), then a linear layer.
     activation = torch.relu if network.kind in ("mlp", "cnn") else torch.tanh
-    layer = 0
-    while f"layer{layer}.weight" in weights:
-        weight = weights[f"layer{layer}.weight"]
-        bias = weights[f"layer{layer}.bias"]
-        x = activation(torch.baddbmm(bias[:, None], x, weight))
-        layer += 1
+    for name in weights:
+        if name.startswith("layer") and name.endswith(".weight"):
+            bias = weights[name.replace("weight", "bias")]
+            x = activation(torch.baddbmm(bias[:, None], x, weights[name]))
     return torch.baddbmm(weights["out.bias"][:, None], x, weights["out.weight"])
 
 

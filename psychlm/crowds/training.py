@@ -312,10 +312,8 @@ def network_for(
         classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
         return Network.for_inputs(network, inputs, max(classes, 2), **sizes)
     if sizes:
-        raise TypeError(
-            f"{sorted(sizes)} are no arguments beside a Network; correct their names, or set sizes "
-            "in the Network"
-        )
+        advice = "correct their names, or set sizes in the Network"
+        raise TypeError(f"{sorted(sizes)} are no arguments beside a Network; {advice}")
     return network
 
 
@@ -373,9 +371,8 @@ def schedule_epoch(
     batches = []
     for i, row in zip(active, np.argsort(np.argsort(active)), strict=True):
         examples = members[i].examples(n)
-        batches.append(
-            members[i].batches(examples[chosen[row, examples]], epoch, batch_size, lengths)
-        )
+        examples = examples[chosen[row, examples]]
+        batches.append(members[i].batches(examples, epoch, batch_size, lengths))
     n_steps = np.array([len(rows) for rows in batches])
     order = np.argsort(-n_steps, kind="stable")
     schedule = np.full((len(active), n_steps.max(), batch_size), -1)
@@ -391,24 +388,23 @@ def member_targets(
 
     The first axis is 1 where all members learn the same: without label noise.
     """
-    if targets.shape not in ((n,), (n, classes)):
-        raise ValueError(
-            f"{n} inputs and {classes} classes need targets of the shape ({n},) or "
-            f"({n}, {classes}), not {targets.shape}"
-        )
     noisy = any(member.label_noise for member in members)
+    flaw = ""
+    if targets.shape not in ((n,), (n, classes)):
+        flaw = f"{n} inputs and {classes} classes need targets of the shape ({n},) or "
+        flaw += f"({n}, {classes}), not {targets.shape}"
+    elif targets.ndim == 2 and noisy:
+        flaw = "label_noise needs classes as targets, not probabilities; set it to 0"
+    elif targets.ndim == 2:
+        if (targets < 0).any() or not np.allclose(targets.sum(1), 1, atol=1e-4):
+            flaw = "soft targets are probabilities: not negative, and each row sums to 1"
+    elif not np.issubdtype(targets.dtype, np.integer) or not np.isin(targets, range(classes)).all():
+        flaw = f"targets are integers from 0 to {classes - 1}; these run from {targets.min()} to "
+        flaw += f"{targets.max()}"
+    if flaw:
+        raise ValueError(flaw)
     if targets.ndim == 2:
-        if noisy:
-            raise ValueError("label_noise needs classes as targets, not probabilities; set it to 0")
-        sums_to_one = np.allclose(targets.sum(1), 1, atol=1e-4)
-        if not (sums_to_one and (targets >= 0).all()):
-            raise ValueError("soft targets are probabilities: not negative, and each row sums to 1")
         return torch.from_numpy(targets.astype(np.float32))[None]
-    low = targets.min()
-    high = targets.max()
-    if not np.issubdtype(targets.dtype, np.integer) or low < 0 or high >= classes:
-        span = f"these run from {low} to {high}"
-        raise ValueError(f"targets are integers from 0 to {classes - 1}; {span}")
     labels = targets.astype(np.int64)
     if not noisy:
         return torch.from_numpy(labels)[None]

@@ -386,7 +386,8 @@ def open_weights(
 
 
 def _check_weight_files(name: str, folder: Path, config: Any) -> None:
-    """Refuse weights that an index or the configuration place in pickles or outside the checkpoint."""
+    """Refuse weights that an index or a configuration place in pickles or elsewhere, or
+    adapters."""
     if (folder / "adapter_config.json").exists():
         raise ModelError(
             f"{name} holds an adapter, which needs another model's weights; merge the two and save "

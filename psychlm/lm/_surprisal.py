@@ -324,7 +324,8 @@ def _scored(
     cache: bool,
     progress: bool,
 ) -> tuple[list[WordScores], dict[str, Any]]:
-    """Take results from disk, compute the rest and store each batch; return also their description."""
+    """Take results from disk, compute the rest and store each batch; describe how they were
+    made."""
     request = ""
     if isinstance(model, LanguageModel):
         revision = model.revision  # of a model in memory: None unless it was stated

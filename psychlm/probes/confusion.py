@@ -88,9 +88,8 @@ class _ItemArrays:
         twice = ((codes[:, 1:] == codes[:, :-1]) & (codes[:, 1:] >= 0)).any(axis=1)
         right = self.is_right(self.prompt[self.owner], self.code)
         several = np.bincount(self.owner, right, len(self.items)) > 1
-        reason = np.select(
-            [twice, several], ["duplicate choices", "a second choice is right by another item"], ""
-        )
+        words = ["duplicate choices", "a second choice is right by another item"]
+        reason = np.select([twice, several], words, "")
         return pd.Series(reason, dtype=object)[reason != ""]
 
     def draw(
@@ -111,10 +110,8 @@ class _ItemArrays:
         for row in rows:
             fitting = pool[allowed(np.full(len(pool), row), pool)]
             if not len(fitting):
-                raise FrameError(
-                    f"item {self.items['item_id'][row]!r} finds no {what}: there are too few other "
-                    "instances, or all have the same choices"
-                )
+                why = "there are too few other instances, or all have the same choices"
+                raise FrameError(f"item {self.items['item_id'][row]!r} finds no {what}: {why}")
             drawn[row] = rng.choice(fitting)
         return drawn
 
