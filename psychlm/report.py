@@ -269,10 +269,8 @@ def table(
     format : str or dict, optional
         Format specification of all columns, ``".2f"``, or by column; ``"p"`` for p-values, as which
         columns named ``p`` are shown. Others have as many decimals as their numbers need.
-    caption : str, optional
-        Shown below the table.
-    fold : str, optional
-        A line in place of the table, which a click opens.
+    caption, fold : str, optional
+        Shown below the table; a line in place of the table, which a click opens.
     whole : DataFrame, optional
         What the page's CSV and .xlsx file hold, where a part of a table is shown.
     **beside

@@ -113,8 +113,8 @@ def read_answers(
     """Read responses with what else the file holds: raw answers, key, and columns of groups.
 
     Read are tables (CSV and its relatives, JSON lines, Excel, Parquet, SPSS, Stata) and logs of
-    evaluation programs, or a folder of either. What is told wins over what would be guessed. A
-    file that breaks the contract of responses is a :class:`FrameError`.
+    evaluation programs, or a folder of either. What is told wins over what would be guessed. A file
+    that breaks the contract of responses is a :class:`FrameError`.
 
     Parameters
     ----------
@@ -128,9 +128,8 @@ def read_answers(
     level : "binary", "ratings", "mixed" or "scores", optional
         What the answers are: 0 and 1, ratings, both, or any numbers; found unless given.
     key : path, mapping or Series, optional
-        The right answer of each item, or a file with a column for items and one for the key.
-        Several right answers are separated by ``|``, a comma or a semicolon, or stand in several
-        rows.
+        The right answer of each item, or a file with a column for items and one for the key;
+        several are separated by ``|``, a comma or a semicolon, or stand in several rows.
     missing : sequence
         Codes of missing answers, such as 99 or "NA", beside empty cells and ``. - *``.
     labels : mapping, optional
@@ -138,11 +137,11 @@ def read_answers(
     reverse : sequence of str
         Rated items that are turned: lowest plus highest rating minus the answer.
     repeat : str, optional
-        The column that numbers repeated answers; "rows" counts them in the order of the file;
-        "first" or "latest" takes one.
+        The column that numbers repeated answers; "rows": the order of the file; "first" or "latest"
+        takes one.
     metric, filter, task : str, optional
-        Of logs: what grades, which filter, which tasks. ``filter="COLUMN=VALUE"`` takes the rows
-        of any table in which a column has a value.
+        Of logs: what grades, which filter, which tasks. ``filter="COLUMN=VALUE"`` takes the rows of
+        any table in which a column has a value.
     encoding : str, optional
         Of a text file; found unless given.
     unanswered : bool
@@ -157,10 +156,8 @@ def read_answers(
     >>> answers.responses.loc["bob"].to_list()
     [0.0, 1.0]
     """
-    if level not in (None, "binary", "ratings", "mixed", "scores"):
-        raise ValueError(
-            f"level {level!r} is unknown; choose 'binary', 'ratings', 'mixed', 'scores', or None"
-        )
+    if level not in (levels := (None, "binary", "ratings", "mixed", "scores")):
+        raise ValueError(f"level {level!r} is unknown; choose one of {levels}")
     told = roles.told({**locals()}, roles.ANSWERS)
     told |= {"level": level, "unanswered": unanswered}
     file = Path(path)
@@ -229,8 +226,8 @@ def _with_persons(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> 
         shape.table = shape.table[kept].reset_index(drop=True)
         shape.notes.append(f"{kept.sum()} of {len(kept)} rows, with {told['filter']}")
     is_long = shape.layout == LONG or bool(told["item"])
-    named = [told[name] for name in ("person", "item", "answer", "repeat") if told[name]]
-    named = [name for name in named if name not in ("rows", "first", "latest")]
+    named = [told[name] for name in ("person", "item", "answer", "repeat")]
+    named = [name for name in named if name not in (None, "rows", "first", "latest")]
     of_items = [] if is_long else [*told["reverse"], *told["items"]]
     check_column([*named, *told["group"], *told["drop"], *of_items], header)
     shape.groups += [name for name in told["group"] if name not in shape.groups]
@@ -250,44 +247,42 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         if not name:
             raise FrameError(f"no column is known as that of {what}s: name it, {what}=")
     for name in (person, item):
-        table[name] = [label_of(one).strip() if pd.notna(one) else "" for one in table[name]]
-        nameless = table[name].isin(["", "NA"])
-        refuse("rows", np.flatnonzero(nameless) + 1, f"have no name in {name!r} (empty, or NA)")
+        table[name] = table[name].map(label_of, na_action="ignore").fillna("").str.strip()
+        nameless = np.flatnonzero(table[name].isin(["", "NA"])) + 1
+        refuse("rows", nameless, f"have no name in {name!r} (empty, or NA)")
     others = [name for name in table if name not in (person, item, answer, *told["drop"])]
     repeat = told["repeat"]
     numbering = [name for name in others if plain(name) in USUAL["repeat"].split()]
     if repeat not in (None, "first", "latest"):
         numbering = [] if repeat == "rows" else [repeat]
+    pairs = table[[person, item]]
     twice = table.duplicated([person, item, *numbering])
     if twice.any() and repeat is None:
-        pair = table.loc[twice, [person, item]].iloc[0].tolist()
         raise FrameError(
-            f"{int(twice.sum())} answers to the same item by the same person, first {pair} in "
-            f"columns {[person, item]}; if they are repeated answers, name what numbers them "
-            "(repeat=COLUMN, or repeat=rows for the order of the file), or take one: repeat=first"
+            f"{int(twice.sum())} answers to the same item by the same person, first "
+            f"{pairs[twice].iloc[0].tolist()} in columns {[person, item]}; name what numbers them "
+            "(repeat=COLUMN, or repeat=rows: their order), or take one: repeat=first"
         )
-    answered = table.drop_duplicates([person, item], keep="last" if repeat == "latest" else "first")
-    n_more = len(table) - len(answered)
+    further = pairs.duplicated(keep="last" if repeat == "latest" else "first")
     if repeat in ("first", "latest"):
-        shape.notes.append(f"{n_more} further answers: the {repeat} one counts")
-        table = answered
-    elif n_more:
-        most = table.groupby([person, item]).size().max()
+        shape.notes.append(f"{further.sum()} further answers: the {repeat} one counts")
+        table = table[~further]
+    elif further.any():
         by = " and ".join(numbering) or "rows"
+        most = pairs.value_counts().max()
         shape.notes.append(f"repeated answers by {by}: up to {most} to an item")
-    place = table.groupby([person, item]).cumcount()
-    wide = table.assign(place=place).pivot(index=[person, "place"], columns=item, values=answer)
-    wide = wide[table[item].unique()].reset_index("place", drop=True).rename(columns=str)
     # what is the same in all rows of a person describes the person
     by_person = table.groupby(person)
-    n_values = {name: by_person[name].nunique(dropna=False).max() for name in others}
+    n_values = by_person[others].nunique(dropna=False).max()
     groups = [name for name in others if n_values[name] == 1 and name not in numbering]
     if unused := [name for name in others if name not in (*groups, *numbering)]:
         shape.notes.append(f"columns not used: {', '.join(unused)}")
-    names = [f"{name} (person)" if name in wide.columns else name for name in groups]
+    place = table.groupby([person, item]).cumcount()
+    wide = table.assign(place=place).pivot(index=[person, "place"], columns=item, values=answer)
+    wide = wide[table[item].unique()].reset_index("place", drop=True).rename(columns=str)
     shape.items = list(wide.columns)
-    shape.table = wide.join(by_person[groups].first().set_axis(names, axis=1)) if groups else wide
-    shape.groups = names
+    shape.groups = [f"{name} (person)" if name in wide.columns else name for name in groups]
+    shape.table = wide.join(by_person[groups].first().set_axis(shape.groups, axis=1))
     shape.layout = f"{LONG} of {answer!r}"
     shape.person = person
     return shape
@@ -323,17 +318,16 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     shape.person = person
     table = table.set_axis(names, axis=0)
     repeat = told["repeat"]
+    by = repeat or shape.repeat
     if repeat in ("first", "latest"):
-        kept = ~names.duplicated(keep="last" if repeat == "latest" else "first")
-        shape.notes.append(f"{int((~kept).sum())} further rows of persons: the {repeat} one counts")
-        table = table[kept]
-    elif names.has_duplicates and not (repeat or shape.repeat):
-        advice = "repeat=rows counts them; person=rows takes each row for a person"
-        flaw = f"occur more than once; if these are repeated answers, {advice}"
-        refuse("persons", names[names.duplicated()], flaw)
+        further = names.duplicated(keep="last" if repeat == "latest" else "first")
+        shape.notes.append(f"{further.sum()} further rows of persons: the {repeat} one counts")
+        table = table[~further]
+    elif names.has_duplicates and not by:
+        flaw = "occur more than once; if these are repeated answers, repeat=rows counts them; "
+        refuse("persons", names[names.duplicated()], f"{flaw}person=rows takes each for a person")
     elif names.has_duplicates:
         most = names.value_counts().max()
-        by = repeat or shape.repeat
         shape.notes.append(f"repeated answers by {by}: up to {most} rows a person")
     elif repeat not in (None, "rows"):
         shape.notes.append(f"no person occurs twice: {repeat!r} numbers nothing")
@@ -399,10 +393,10 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     if given is None:
         counts = [n for n in numbers if plain(n) in ("freq", "frequency", "count", "counts")]
         if counts and level != "scores" and numbers[counts[0]].gt(1).any():
+            name = counts[0]
             raise FrameError(
-                f"column {counts[0]!r} may count the persons of each row's pattern; repeat the "
-                f"rows (table.loc[table.index.repeat(table[{counts[0]!r}])]), or leave it out: "
-                f"drop={counts[0]}"
+                f"column {name!r} may count the persons of each row's pattern; repeat the rows "
+                f"(table.loc[table.index.repeat(table[{name!r}])]), or leave it out: drop={name}"
             )
         certain = list(numbers) if level == "scores" else logical
         items, why = _answer_roles.items_among(numbers, certain)
@@ -496,6 +490,7 @@ def _described(
     elif points:
         values = f"ratings {span(responses[points].stack())}"
     result: pd.DataFrame | Repeated
+    raw = None if raw is None else raw[answered]
     if responses.index.has_duplicates:
         rows = responses.rename_axis(columns="item").stack().rename("score").reset_index()
         result = Repeated.from_long(rows)
@@ -503,10 +498,9 @@ def _described(
         values += f", {result.n.to_numpy().sum():,} answers"
         raw = None
     else:
-        raw = None if raw is None else raw[answered]
-        options = {"ratings": level != "binary", "unanswered": told["unanswered"]}
         try:
-            result = check_responses(responses, **options)
+            unanswered = told["unanswered"]
+            result = check_responses(responses, ratings=level != "binary", unanswered=unanswered)
         except FrameError as error:
             advice = "ratings need ratings=True, or a model of ratings"
             raise FrameError(f"{error} (read as a {shape.layout} of {values}; {advice})") from None

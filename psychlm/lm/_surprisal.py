@@ -85,6 +85,11 @@ def surprisal(
 ) -> pd.DataFrame:
     """Return words with the surprisal of each under a language model, in bits.
 
+    Causal models predict a word from the words before, permutation models (XLNet) too, masked
+    models (BERT) from both sides, by pseudo-log-likelihood with the rest of the word masked (Kauf &
+    Ivanova 2023), left-masked models (XLM) from the words before and one mask. White space counts
+    towards the word after it, at the end of a text towards the last word.
+
     Parameters
     ----------
     words : DataFrame, str, iterable of str, or mapping
@@ -96,12 +101,12 @@ def surprisal(
         Row of the result. Tokens have no correction and are not cached. A sentence
         (``sentence_id``, else ``text_id``) has a sum also where its words have no value each.
     correction : {"pimentel-meister", None}
-        Move the probability that a word ends from the token after it to the word, so that the
-        probabilities of all words sum to 1 (tokenizers that mark beginnings of words; others need
-        none). None sums the surprisals of a word's tokens, as Hao et al. (2020) do.
+        Move the probability that a word ends from the token after it to the word, so that those of
+        all words sum to 1 (tokenizers that mark beginnings of words; others need none). None sums
+        the surprisals of a word's tokens, as Hao et al. (2020) do.
     stride : int, optional
-        Tokens by which the windows of a long text advance at most, and that stand before every
-        word at least. Half a window unless given.
+        Tokens by which the windows of a long text advance at most, and that stand before every word
+        at least; half a window unless given.
     bos : str or None
         Token before every text. ``"auto"``: the tokenizer's for the beginning of a text, else for
         its end; None: nothing, and then the first word has no value.
@@ -129,18 +134,8 @@ def surprisal(
 
     Raises
     ------
-    FrameError
-        If words break their contract, or a text holds no word.
-    ModelError
-        If the model cannot be had, or an option does not suit it.
-
-    Notes
-    -----
-    Causal models predict a word from the words before; permutation models (XLNet) too, as one
-    factorisation order. Masked models (BERT) predict it from both sides, by pseudo-log-likelihood
-    with the rest of the word masked (Kauf & Ivanova 2023), left-masked models (XLM) from the words
-    before and one mask. White space counts towards the word after it, at the end of a text towards
-    the last word, unless the correction says already that the word ended.
+    FrameError, ModelError
+        If words break their contract; if the model cannot be had, or an option does not suit it.
 
     Examples
     --------

@@ -60,12 +60,9 @@ class ResultStore(AbstractContextManager["ResultStore"]):
     def _give_up(self, error: Exception) -> None:
         """Turn the cache off and warn."""
         self._connection = None
-        warnings.warn(
-            f"results are not cached: {self.path} cannot be used ({error}); delete it, or set "
-            "PSYCHLM_CACHE to a folder that can be written",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        said = f"results are not cached: {self.path} cannot be used ({error}); delete it, or set "
+        said += "PSYCHLM_CACHE to a folder that can be written"
+        warnings.warn(said, RuntimeWarning, stacklevel=4)
 
     def get(
         self, shapes: Mapping[str, tuple[int, ...]]
@@ -92,11 +89,8 @@ class ResultStore(AbstractContextManager["ResultStore"]):
             self._give_up(error)
             return {}
         if n_damaged:
-            warnings.warn(
-                f"{n_damaged} results in {self.path} are damaged and computed anew",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            said = f"{n_damaged} results in {self.path} are damaged and computed anew"
+            warnings.warn(said, RuntimeWarning, stacklevel=3)
         return results
 
     def put(self, results: Iterable[tuple[str, Scores, Mapping[Any, Any]]]) -> None:

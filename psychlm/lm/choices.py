@@ -113,12 +113,9 @@ def predictions(scores: pd.DataFrame) -> pd.Series:
         name = str(scores.index[row]).encode(errors="replace")
         predicted[row] = places[crc32(name) % len(places)]
     if len(tied):
-        warnings.warn(
-            f"{len(tied)} of {len(best)} items, {format_names(scores.index[tied])}, have several "
-            "choices with the highest score; one of them is taken as if by guessing",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        said = f"{len(tied)} of {len(best)} items, {format_names(scores.index[tied])}, have several"
+        said += " choices with the highest score; one of them is taken as if by guessing"
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
     return pd.Series(predicted, index=scores.index, name="prediction")
 
 
@@ -156,13 +153,12 @@ def choice_logprobs(
     cache: bool = True,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """Return the log-probability that a model gives each choice of each item.
+    """Return the log-probability (nats) that a model gives each choice of each item.
 
     Parameters
     ----------
     items : DataFrame
-        An items frame. Where it has a column ``hypothesis``, classifiers read prompt and hypothesis
-        as a pair.
+        An items frame; of a column ``hypothesis`` classifiers make pairs with the prompt.
     model : LanguageModel, str or Path
         What :func:`psychlm.lm.load` returns, or takes (on ``device``).
     normalise : {"sum", "token", "character", "byte", "unconditional"}
@@ -183,19 +179,17 @@ def choice_logprobs(
     Returns
     -------
     DataFrame, index ``item``, columns 0 to most choices - 1
-        Nats; NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
+        NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
         ``normalise``, ``prompt``, ``bos``, and the items that a warning counts: prompts cut to fit
         the model (``truncated``), choices with characters that its tokenizer does not know
         (``unknown``), two spaces before a choice (``spaced``), prompt and choice joined in one
-        token (``joined``: the choice has the tokens after those of the prompt by itself).
+        token (``joined``).
 
     Raises
     ------
-    FrameError
-        If the items break their contract, or lack a column that the prompt has as a field.
-    ModelError
-        If the model cannot be opened, its labels do not match the choices, or it gives a choice NaN
-        or infinity.
+    FrameError, ModelError
+        If the items break their contract, or lack a field of the prompt; if the model cannot be
+        opened, its labels do not match the choices, or it gives a choice NaN or infinity.
 
     Examples
     --------

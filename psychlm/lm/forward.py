@@ -101,11 +101,9 @@ def resolve_options(
 ) -> ScoringOptions:
     """Return the options of :func:`psychlm.lm.surprisal` as they are for a model; refuse others."""
     if model.kind not in READINGS:
-        raise ModelError(
-            f"the model {model.name} is of the kind {model.kind!r}, which does not predict each "
-            "word of a text; use a causal or a masked model for surprisal, or let this one answer "
-            "items with lm.evaluate"
-        )
+        said = f"the model {model.name} is of the kind {model.kind!r}, which does not predict each "
+        said += "word of a text; use a causal or a masked model, or let it answer items with "
+        raise ModelError(f"{said}lm.evaluate")
     check_limit("stride", stride, 1)
     if not 0 < temperature < np.inf:
         raise ModelError(
@@ -222,12 +220,8 @@ def run(
 
     for batch, values in in_batches(requests, values_of, model.device, most):
         if values is None:
-            warnings.warn(
-                f"out of memory (1 x {len(batch[0])} tokens); using the others: its words have no "
-                "value",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            said = f"out of memory (1 x {len(batch[0])} tokens); using the others: its words have "
+            warnings.warn(f"{said}no value", RuntimeWarning, stacklevel=2)
         yield batch, values
 
 
@@ -262,11 +256,8 @@ def in_batches(
                 torch.cuda.empty_cache()
             most = max(1, size // 2)
             if len(batch) > 1:
-                warnings.warn(
-                    f"out of memory ({len(batch)} x {len(batch[0])} tokens); using half of it",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+                said = f"out of memory ({len(batch)} x {len(batch[0])} tokens); using half of it"
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
                 waiting.append(batch)
                 continue
         yield batch, values

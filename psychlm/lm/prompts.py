@@ -84,11 +84,9 @@ def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list
         covered = {word} | (WIDER.get(word, set()) - set(choice_meanings))
         outputs.append([i for i, label in enumerate(label_meanings) if label in covered])
         if not outputs[-1]:
-            raise ModelError(
-                f"no label of {name}, {list(labels)}, means the choice {choice!r} (of "
-                f"{list(choices)}); give the "
-                "model items of its own task, or pass labels=[...] in the order of its outputs"
-            )
+            said = f"no label of {name}, {list(labels)}, means the choice {choice!r}; give the "
+            said += "model items of its own task, or pass labels=[...] in the order of its outputs"
+            raise ModelError(said)
     return outputs
 
 

@@ -144,13 +144,10 @@ def prepare_words(
     ordered = ordered.sort_values(["text_id", "word_id"], kind="stable")
     for text_id, word in zip(ordered["text_id"], ordered["word"], strict=True):
         check_characters(f"text {text_id!r}", word)
-    long = ordered.loc[ordered["word"].str.len() > LONGEST_WORD]
-    if len(long):
-        raise FrameError(
-            f"word {long['word_id'].iloc[0]} of text {long['text_id'].iloc[0]!r} has "
-            f"{len(long['word'].iloc[0]):,} characters, and a word may have {LONGEST_WORD:,}; "
-            "split the text into words first, for instance with psychlm.lm.words_of"
-        )
+    long = ordered.loc[ordered["word"].str.len() > LONGEST_WORD, ["text_id", "word_id"]]
+    advice = "split the text into words first, for instance with psychlm.lm.words_of"
+    said = f"(text_id, word_id) have more than {LONGEST_WORD:,} characters; {advice}"
+    refuse("words", long.itertuples(index=False, name=None), said)
     composed = ordered["word"].str.normalize("NFC")
     n_unspaced = composed.str.count(UNSPACED)
     mean_length = n_unspaced.where(n_unspaced > 0).groupby(ordered["text_id"]).transform("mean")
@@ -160,13 +157,10 @@ def prepare_words(
     limit = limit.mask(is_whole_text & composed.str.contains("[。，、！？]"), LONGEST_SENTENCE_WORD)
     unspaced = ordered.loc[(mean_length > limit) & (n_unspaced > limit)]
     if len(unspaced):
-        warnings.warn(
-            f"word {unspaced['word_id'].iloc[0]} of text {unspaced['text_id'].iloc[0]!r} is long, "
-            "and its script has no spaces between words, so that it is scored as one word; cut the "
-            "text into words with a segmenter, and pass a words frame with space_after=False",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        word = f"word {unspaced['word_id'].iloc[0]} of text {unspaced['text_id'].iloc[0]!r}"
+        said = f"{word} is long, and its script has no spaces between words, so that it is scored "
+        said += "as one word; cut the text into words with a segmenter, and pass a words frame with"
+        warnings.warn(f"{said} space_after=False", RuntimeWarning, stacklevel=3)
     is_first = ~ordered.duplicated("text_id")
     is_last = ~ordered.duplicated("text_id", keep="last")
     before = _spaces(ordered, "space_before", np.zeros(len(ordered), dtype=bool))

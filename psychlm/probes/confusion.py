@@ -188,8 +188,8 @@ def perturb(
         Choices that ``"more-choices"`` adds. With one seed they are nested: those of ``n_extra=2``
         are that of ``n_extra=1`` and another one.
     shuffle : bool, optional
-        Put the choices in random order. By default where choices change: else the substitute would
-        stand in the right one's place, and those added stand last.
+        Put the choices in random order; by default where choices change, which would else stand in
+        the right one's place, or last.
 
     Returns
     -------
