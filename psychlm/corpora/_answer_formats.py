@@ -11,7 +11,7 @@ import pandas as pd
 
 from psychlm.corpora._formats import USUAL, Format, find, plain, series_of
 from psychlm.corpora._sniff import numbers_of, unique_columns
-from psychlm.frames import is_numeric
+from psychlm.frames import format_names, is_numeric
 
 # cells that are no answer; with a key "None" may be a choice
 EMPTY = ["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "#NULL!"]
@@ -148,9 +148,21 @@ def _persons_in_columns(cells: pd.DataFrame) -> bool:
 
 
 def _turned(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return rows of items as columns."""
-    turned = cells.set_index(cells.columns[0]).T.rename_axis("person").rename_axis(columns=None)
-    return turned.rename(columns=str).reset_index(), []
+    """Return rows of items as columns, without columns of words that no other column holds."""
+    table = cells.set_index(cells.columns[0])
+    values = {name: set(map(str, table[name].dropna())) for name in table}
+    of_items = [
+        name
+        for name, own in values.items()
+        if own.isdisjoint(set().union(*(values[other] for other in values if other != name)))
+        and pd.to_numeric(table[name].dropna(), errors="coerce").isna().any()
+    ]
+    notes = []
+    if of_items and len(of_items) < len(values):
+        table = table.drop(columns=of_items)
+        notes = [f"{format_names(of_items)}: about the items, left out"]
+    turned = table.T.rename_axis("person").rename_axis(columns=None)
+    return turned.rename(columns=str).reset_index(), notes
 
 
 def _has(pattern: str) -> Callable[[pd.DataFrame], bool]:

@@ -204,7 +204,7 @@ def read_table(
     if suffix == ".parquet":
         cells = pd.read_parquet(path)
         named = [name for name in cells.index.names if name is not None]
-        return Table(cells.reset_index(level=named) if named else cells)
+        return Table(_with_text_for_nested(cells.reset_index(level=named) if named else cells))
     if suffix == ".sav":
         # values that are declared as missing are missing here too
         return Table(pd.read_spss(path, convert_categoricals=labels))
@@ -218,7 +218,7 @@ def read_table(
     text, name = decode(path, encoding)
     notes = [] if name in ("UTF-8", encoding) else [f"read as {name}"]
     if suffix in JSON:
-        return Table(rows_of_json(text, path).drop(columns=FILE), notes)
+        return Table(_with_text_for_nested(rows_of_json(text, path).drop(columns=FILE)), notes)
     text = re.sub("\r\n?", "\n", text)
     text = re.sub(r"\Asep=.\n", "", text)  # Excel's first line
     # quoted cells of several lines, as names of questions are, become one line of the same length
@@ -393,6 +393,17 @@ def rows_of_json(text: str, path: Path) -> pd.DataFrame:
     if not rows:
         raise FrameError(f"{path} holds no rows; JSON is a list of objects")
     return pd.json_normalize(rows).map(as_cell, na_action="ignore").astype(object)
+
+
+def _with_text_for_nested(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose cells that hold lists or objects, as JSON and Parquet can, are text."""
+
+    def as_cell(value: Any) -> Any:
+        if isinstance(value, list | dict | np.ndarray):
+            return json.dumps(value, ensure_ascii=False, default=str)
+        return value
+
+    return cells.apply(lambda column: column.map(as_cell) if column.dtype == object else column)
 
 
 def unique_columns(cells: pd.DataFrame, number: bool = False) -> pd.DataFrame:

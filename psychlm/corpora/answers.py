@@ -325,7 +325,8 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         table = table[~further]
     elif names.has_duplicates and not by:
         flaw = "occur more than once; if these are repeated answers, repeat=rows counts them; "
-        refuse("persons", names[names.duplicated()], f"{flaw}person=rows takes each for a person")
+        flaw += "person=rows takes each for a person; item= and answer= name the columns of a long "
+        refuse("persons", names[names.duplicated()], f"{flaw}table")
     elif names.has_duplicates:
         most = names.value_counts().max()
         shape.notes.append(f"repeated answers by {by}: up to {most} rows a person")

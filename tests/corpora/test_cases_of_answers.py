@@ -257,7 +257,11 @@ WRITERS = {
     "digits without a header": lambda t: "\n".join(
         [f"{p} f " + "".join("." if np.isnan(x) else f"{x:g}" for x in t.loc[p]) for p in t.index]),
     "pandas' melt": lambda t: long_of(t, ("id", "variable", "value")).to_csv(index=False),
+    "JSON lines with lists in cells": lambda t: long_of(t, ("model", "item", "score")).assign(
+        judge=lambda rows: [["gpt", "single"]] * len(rows)).to_json(orient="records", lines=True),
     "persons in columns": lambda t: t.T.to_csv(index_label="item"),
+    "persons in columns, topics of items": lambda t: t.T.assign(topic="law").to_csv(
+        index_label="question_id"),
 }  # fmt: skip
 
 
