@@ -14,10 +14,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import numpy as np
 import pytest
 from browser import CHROMIUM, Chromium
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARE = ROOT.parent / "shared"
 IN_CI = bool(os.environ.get("PSYCHLM_REQUIRE_DATA"))
+
+# How many examples a property is tried on: each time the same few, which is as many as have found
+# errors so far; `pytest --hypothesis-profile=many` tries others (nightly).
+checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+options = {"deadline": None, "suppress_health_check": checks}
+settings.register_profile("few", max_examples=20, derandomize=True, **options)
+settings.register_profile("many", max_examples=300, **options)
+settings.load_profile("few")
 
 # Downloads fail at once, but those from servers of the tests themselves.
 for variable in ("http_proxy", "https_proxy"):

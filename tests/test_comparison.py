@@ -10,7 +10,7 @@ import pytest
 import scipy
 import statsmodels.api as sm
 from command import refused, run
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import psychlm
@@ -30,7 +30,6 @@ def scores(seed: int, n: int = 60, binary: bool = False) -> tuple[pd.Series, pd.
     return a, b, pd.Series(cluster, labels)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), n=st.integers(8, 200), binary=st.booleans())
 def test_errors_in_clusters_equal_statsmodels(seed, n, binary):
     a, b, cluster = scores(seed, n, binary)
@@ -45,7 +44,6 @@ def test_errors_in_clusters_equal_statsmodels(seed, n, binary):
         assert [result.low, result.high, result.p] == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), n=st.integers(2, 300))
 def test_p_of_graded_items_equals_binomtest(seed, n):
     rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from psychlm import frames
@@ -120,9 +120,6 @@ def test_word_ids_that_are_no_whole_numbers_are_refused(word_id: list) -> None:
         frames.check_words(missing)
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(
     words=st.lists(st.text('ab" 1,\t', min_size=1, max_size=6).map("x{}".format), min_size=1),
     opened=st.sets(st.integers(0, 5)),

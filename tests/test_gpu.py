@@ -79,7 +79,7 @@ def some_checks(connection, asked: argparse.Namespace, found: dict) -> None:
     for name in ("good", "hangs", "ends", "last"):
         if "done" in found.get(name, {}):
             continue
-        connection.send(("begin", name, 5 if name == "hangs" else 60))
+        connection.send(("begin", name, 1 if name == "hangs" else 60))
         connection.send(("found", name, {"half": 1}))
         if name == "hangs":
             time.sleep(600)

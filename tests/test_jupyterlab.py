@@ -4,7 +4,6 @@ Reference: a real JupyterLab server and a real browser (headless Chromium)."""
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from conftest import ROOT
 
@@ -22,7 +22,12 @@ NOTEBOOK = "00_start_here"
 @pytest.fixture
 def jupyterlab(tmp_path: Path) -> Iterator[str]:
     """Serve a folder with one notebook, far from the checkout; yield its address."""
-    shutil.copy(ROOT / "notebooks" / f"{NOTEBOOK}.ipynb", tmp_path)
+    notebook = nbformat.read(ROOT / "notebooks" / f"{NOTEBOOK}.ipynb", as_version=4)
+    parameters = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    for small, written in {"n_sets = 1": "n_sets = 20", "n_draws = 2": "n_draws = 40"}.items():
+        assert written in parameters.source
+        parameters.source = parameters.source.replace(written, small)
+    nbformat.write(notebook, tmp_path / f"{NOTEBOOK}.ipynb")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

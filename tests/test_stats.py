@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from statsmodels.stats.multitest import multipletests
@@ -165,7 +165,6 @@ def test_adjusted_p_values_equal_statsmodels_and_leave_nan_alone(ours, theirs, r
 
 
 @pytest.mark.needs_r
-@settings(deadline=None)
 @given(st.integers(3, 9), st.integers(0, 2**32 - 1))
 def test_rank_correlations_of_few_pairs_have_the_exact_p_of_r(n, seed) -> None:
     """R's ``cor.test(method = "spearman", exact = TRUE)``; 1/3 for three pairs in one order."""

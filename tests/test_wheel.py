@@ -104,7 +104,7 @@ def test_surprisal_irt_and_a_card_run_from_the_shell_outside_a_clone(outside) ->
     mirt = pd.read_csv(REFERENCE / "items.csv").query(wanted)
     items = irt.IRTFit.from_json("fit.json").items
     np.testing.assert_allclose(items[["a", "b"]], mirt[["a", "b"]], atol=0.005)
-    printed = outside("psychlm", "card", "test", "lsat.csv", "-p", "n_draws=5")
+    printed = outside("psychlm", "card", "test", "lsat.csv", "-p", "fast=True")
     assert "reliability alpha" in printed
     numbers = json.loads(Path("lsat.json").read_text())["numbers"]
     alpha = next(row for row in numbers if row["key"] == "card.reliability_alpha")

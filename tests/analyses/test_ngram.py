@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from analyses import ngram
@@ -34,7 +34,6 @@ def test_surprisals_and_perplexities_equal_those_of_lmplz(size: str, order: int)
     assert unknown.tolist() == sum(is_new, [])
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=GENERATED, order=st.integers(2, 4), context=st.lists(st.sampled_from("abcxyz")))
 def test_probabilities_of_all_words_sum_to_one_after_any_context(
     text: list[list[str]], order: int, context: list[str]

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
 
@@ -65,7 +65,6 @@ def test_exclusions_are_named_and_counted_those_of_lines_where_they_are_known(wo
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), sd=st.sampled_from([1.0, 2.5]), log=st.booleans())
 def test_readings_are_left_out_step_by_step(seed, sd, log):
     """Each step against a loop over the groups of the readings that the steps before it left."""
@@ -348,9 +347,6 @@ EMPTY_LOOKING = [*sorted(STR_NA_VALUES - {""}), "None", "7", "07", "1e3", "TRUE"
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(
     words=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=3, max_size=3),
     ids=st.lists(st.sampled_from(EMPTY_LOOKING), min_size=2, max_size=2, unique=True),
@@ -485,7 +481,6 @@ def test_measures_of_a_drawn_scanpath_are_those_written_by_hand():
     pd.testing.assert_frame_equal(fixated, found.loc[1:7], check_dtype=False)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_reading_measures_do_not_depend_on_how_people_are_interleaved(drawn):
     """Fixations of three people sorted by time of day give what each person alone gives."""

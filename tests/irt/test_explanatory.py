@@ -126,16 +126,21 @@ def test_with_many_persons_the_prior_yields_to_the_rasch_model(rng):
 
 
 def test_known_parameters_are_recovered_and_intervals_of_b_cover(rng):
-    estimates, covered = [], []
-    for _ in range(12):
-        responses, x, b = explained_responses(rng, n_items=40)
+    n_items, n_persons, n_studies = 40, 80, 4
+    true = np.array([-0.5, 0.8, -0.4, 0.7, 1.2])
+    gaps, errors, covered = [], [], []
+    for _ in range(n_studies):
+        responses, x, b = explained_responses(rng, n_items=n_items, n_persons=n_persons)
         responses = responses.mask(rng.random(responses.shape) < 0.2)
         fit = irt.fit(responses, "Rasch", difficulty_prior=x)
-        estimates.append([*fit.regression["eta"], fit.residual_sd, fit.ability_sd])
+        gaps.append([*fit.regression["eta"], fit.residual_sd, fit.ability_sd] - true)
+        # the error of the sd of n values is sd / sqrt(2 n)
+        of_sds = [0.7 / np.sqrt(2 * n_items), 1.2 / np.sqrt(2 * n_persons)]
+        errors.append([*fit.regression["se"], *of_sds])
         covered.append(((fit.items["b"] - b).abs() < 1.96 * fit.items["se_b"]).mean())
-    error = np.std(estimates, axis=0, ddof=1) / np.sqrt(len(estimates))
-    gap = np.abs(np.mean(estimates, axis=0) - [-0.5, 0.8, -0.4, 0.7, 1.2])
-    assert (gap < 3.5 * error + 0.02).all()  # 0.02: maximum likelihood's sds are a little small
+    error = np.sqrt(np.square(errors).mean(axis=0) / n_studies)
+    # 0.02: maximum likelihood's sds are a little small
+    assert (np.abs(np.mean(gaps, axis=0)) < 3.5 * error + 0.02).all()
     assert 0.91 < np.mean(covered) < 0.98
 
 

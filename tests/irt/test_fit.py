@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logsumexp
 from scipy.stats import beta as beta_distribution
@@ -124,7 +124,7 @@ def test_the_reported_loglik_is_the_exact_one(n_persons, n_items, model, missing
     assert abs(fit.loglik - exact_loglik(fit, answered)) < 0.05
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     n_persons=st.integers(30, 150),
     n_items=st.integers(3, 40),

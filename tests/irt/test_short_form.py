@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command import run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import RidgeCV
 
@@ -22,7 +22,6 @@ def bank(n_persons, n_items, seed):
     return simulate.responses(rng.normal(size=n_persons), simulate.items(n_items, rng), rng)
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), n_items=st.integers(1, 5))
 def test_the_next_item_lowers_the_squared_error_most_of_all_candidates(seed, n_items):
     answers = bank(60, 8, seed)

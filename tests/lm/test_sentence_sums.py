@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_transformers import token_bits
 
@@ -31,7 +31,7 @@ def divided(text, cuts):
     return frame.assign(**spaces)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings.default.max_examples // 2)
 @given(cuts=st.lists(st.sampled_from(CUTS), max_size=12), shuffled=st.booleans())
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt"])
 def test_a_sentence_has_its_sum_however_it_is_divided_into_words(models, family, cuts, shuffled):

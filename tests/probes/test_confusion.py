@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from psychlm.cli import main
@@ -61,7 +61,6 @@ def applied(items, probe, seed, n_extra=2):
         return None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(item_frames(), st.sampled_from(confusion.PROBES), st.integers(0, 5))
 def test_every_probe_keeps_its_invariants(items, probe, seed):
     before = items.copy(deep=True)
@@ -91,7 +90,6 @@ def test_every_probe_keeps_its_invariants(items, probe, seed):
         assert (new.prompt == old.prompt) == (probe in ("no-right-answer", "more-choices"))
 
 
-@settings(max_examples=15, deadline=None)
 @given(item_frames(), st.integers(0, 3))
 def test_more_choices_are_nested_over_their_number(items, seed):
     two, three = (applied(items, "more-choices", seed, n) for n in (2, 3))

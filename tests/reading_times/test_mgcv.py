@@ -162,7 +162,7 @@ TWO_OFFSETS = " + offset(log(position)) + offset(bits)"
 OFFSETS = st.sampled_from(["", " + offset(bits)", TWO_OFFSETS])
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     terms=TERMS,
     offset=OFFSETS,
@@ -185,7 +185,7 @@ def test_offsets_weights_and_interactions_agree_with_gam(
     assert ours.loglik_of_response == pytest.approx(theirs.loglik_of_response, abs=1e-3)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     levels=st.permutations(list("abcd")).flatmap(lambda x: st.integers(2, 4).map(lambda k: x[:k])),
     unobserved=st.sampled_from(["", "first", "last"]),

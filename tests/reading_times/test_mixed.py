@@ -127,7 +127,7 @@ def test_crossed_and_nested_designs_equal_lme4(crossed, bars, method):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(seed=st.integers(0, 2**32 - 1), method=st.sampled_from(["REML", "ML"]))
 def test_simulated_correlations_equal_lme4(seed, method, r):
     rng = np.random.default_rng(seed)

@@ -75,7 +75,7 @@ TERMS = st.recursive(
 FORMULAS = st.lists(TERMS, min_size=1, max_size=3).map(lambda terms: "rt_ms ~ " + " + ".join(terms))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(formula=FORMULAS)
 def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
     parsed, state = parse(formula), State()
@@ -136,7 +136,7 @@ SCHEME = st.sampled_from(["treatment", "sum", "helmert", "poly"])
 
 @pytest.mark.filterwarnings("ignore:coefficients .* were dropped")
 @pytest.mark.filterwarnings("ignore:rows without a predictor:RuntimeWarning")
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     terms=st.lists(GAPPED_TERMS, min_size=1, max_size=3),
     n_gaps=st.fixed_dictionaries(dict.fromkeys(["rt_ms", "w", "v", "f", "q", "old"], N_GAPS)),
@@ -199,7 +199,6 @@ SMOOTHS = ["s(x, k=6)", 's(few, k=4, bs="cr")', "s(x, by=group, k=6)", "te(other
 SMOOTHS += ["ti(few, x, k=3)", 's(group, bs="re")', 's(group, z, bs="re")', "z", "group"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     terms=st.lists(st.sampled_from(SMOOTHS), min_size=1, max_size=4, unique=True),
     n_values=st.sampled_from([12, 40, 1000]),

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psychlm import data, site
@@ -110,7 +110,6 @@ FIELDS = ["error", "seconds", "headline", "profile", "provenance", "title", "fin
 NUMBER_FIELDS = ["key", "value", "published", "unit", "source", "data", "comparable", "low"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     report=st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, json_values)),
     number=st.fixed_dictionaries({}, optional=dict.fromkeys(NUMBER_FIELDS, json_values)),
