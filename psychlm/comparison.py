@@ -534,8 +534,8 @@ def _by_means(
     if missing.any():
         raise FrameError(
             f"{missing.mean():.0%} of the cells are empty: models were asked other items, and "
-            "their means are not comparable; method='irt' puts them on one scale, and "
-            "frame.dropna(axis='columns') keeps the items that all were asked"
+            "their means are not comparable; method='irt' puts them on one scale; else leave out "
+            "models or items (frame.dropna(axis='columns') keeps what all were asked)"
         )
     binary = bool(np.isin(values, (0, 1)).all())
     single = _test(values, codes, False, level)

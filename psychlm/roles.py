@@ -16,7 +16,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "items": ("A,B", "The columns that are items."),
     "drop": ("A,B", "Columns that are left out."),
     "item": ("COLUMN", "The column of items in a long table."),
-    "answer": ("COLUMN", "The column of answers or grades in a long table."),
+    "answer": ("COLUMN", "Answers or grades of a long table; of questions on what was read."),
     "group": ("COLUMN", "A group of persons; never an item."),
     "metric": ("NAME", "The metric or scorer that grades the answers of a log."),
     "filter": ("NAME", "The filter of a log, or COLUMN=VALUE: the rows that are read."),
@@ -36,8 +36,8 @@ LISTS = ("items", "drop", "task", "missing", "reverse", "condition")  # several,
 # of what reads answers, and of what reads reading studies
 ANSWERS = ["person", "items", "drop", "group", "item", "answer", "missing", "labels", "reverse"]
 ANSWERS += ["repeat", "metric", "filter", "task", "encoding"]
-READINGS = ["person", "text", "word_number", "word", "measure", "condition", "group", "filter"]
-READINGS += ["drop", "missing", "encoding"]
+READINGS = ["person", "text", "word_number", "word", "measure", "condition", "answer", "group"]
+READINGS += ["filter", "drop", "missing", "encoding"]
 
 
 def told(given: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def in_shell(text: str) -> str:
     >>> in_shell("filter='condition=a'; 3 are partly right (level=scores takes them)")
     "--filter 'condition=a'; 3 are partly right"
     """
-    names = "|".join([*OPTIONS, "key"])
+    names = "|".join([*OPTIONS, "key", "method"])
     # what Python alone has
-    text = re.sub(r" \([^()]*\blevel=[^()]*\)", "", text)
+    text = re.sub(r" \([^()]*\blevel=[^()]*\)| \(frame\.[^()]*\([^()]*\)[^()]*\)", "", text)
     text = text.replace(
         "ratings=True, or a model of ratings", "a model of ratings (--model graded)"
     )

@@ -228,6 +228,24 @@ def needs_key(words: Mapping[str, pd.Series], header: Sequence[str]) -> str:
     )
 
 
+def in_case_of(key: pd.Series, raw: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Return raw answers whose letters are capital or small as those of the key, one a choice.
+
+    >>> in_case_of(pd.Series({"q": "A"}), pd.DataFrame({"q": ["a", "b,C", "both"]}), []).q.tolist()
+    ['A', 'B,C', 'both']
+    """
+    letters = r"[^\W\d_](\W+[^\W\d_])*"
+    texts = key[raw.columns]
+    named = texts.index[texts.str.fullmatch(letters) & (texts.str.isupper() | texts.str.islower())]
+    changed = raw.copy()
+    for name in named:
+        alike = raw[name].str.upper() if key[name].isupper() else raw[name].str.lower()
+        changed[name] = raw[name].mask(raw[name].str.fullmatch(letters).eq(True), alike)
+    if n_changed := int((changed.ne(raw) & raw.notna()).to_numpy().sum()):
+        notes.append(f"{n_changed} answers in small or capital letters count as those of the key")
+    return changed
+
+
 def graded_by(raw: pd.DataFrame, key: pd.Series, notes: list[str]) -> pd.DataFrame:
     """Return raw answers as right (1), wrong (0) or NaN; note what the key allows.
 

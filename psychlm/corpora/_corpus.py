@@ -125,7 +125,8 @@ def from_long(
         places = table.groupby(keys)["word"].nunique()
         raise FrameError(
             f"several words stand at (text_id, word_id) {format_names(places.index[places > 1])}; "
-            "name the column that tells the versions of a text apart: condition='Condition'"
+            f"name the column of texts ({text!r} was read: text='...'), or the one that tells the "
+            "versions of a text apart: condition='...'"
         )
     of_readings = ("subject", *measures.values())
     of_words = [n for n in table.columns if same.get(n, False) and n not in of_readings]

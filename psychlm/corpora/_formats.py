@@ -44,7 +44,8 @@ USUAL = {
     "label": "label practice ispractice type trialtype itemtype stimtype stimulustype display "
     "phase block blocktype part teil art typ experiment expt exp task list",
     "correct": "correct iscorrect questioncorrect answercorrect responsecorrect korrekt richtig "
-    "fragekorrekt antwortkorrekt accuracy acc questionaccuracy questionacc",
+    "fragekorrekt antwortkorrekt fragerichtig antwortrichtig accuracy acc questionaccuracy "
+    "questionacc",
 }
 # words for right and wrong answers
 GRADES = dict.fromkeys(["true", "correct", "right", "richtig", "korrekt"], 1.0)
@@ -97,9 +98,14 @@ def plain(name: object) -> str:
 def find(rows: pd.DataFrame, names: Iterable[str], used: Iterable[str] = ()) -> str:
     """Return the first of the names that columns have, as the file writes it; "" if none.
 
-    Of several columns that fit a name with ``*`` it is the one with the most cells. Columns of a
-    joined name ("a+b") are all there.
+    Of several columns that fit a name with ``*`` it is one of lists, or the one with the most
+    cells. Columns of a joined name ("a+b") are all there.
     """
+
+    def fullest(column: str) -> tuple[bool, int]:
+        cells = rows[column].dropna()
+        return isinstance(cells.iloc[0] if len(cells) else None, list), len(cells)
+
     taken = {*used}
     columns = {name: (plain(name), str(name).casefold()) for name in rows if name not in taken}
     for name in names:
@@ -112,7 +118,7 @@ def find(rows: pd.DataFrame, names: Iterable[str], used: Iterable[str] = ()) -> 
                 for column, (short, lower) in columns.items()
                 if (letters and short == letters) or ("*" in part and fnmatchcase(lower, pattern))
             ]
-            found += [max(fits, key=lambda column: rows[column].notna().sum())] if fits else []
+            found += [max(fits, key=fullest)] if fits else []
         if len(found) == name.count("+") + 1:
             return "+".join(map(str, found))
     return ""

@@ -381,10 +381,13 @@ def _apart(table: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     # tasks may differ in their settings; runs of one task may not
     for name in runs.loc[runs.duplicated(["person", "task"]), "person"].unique():
         of_person = runs.loc[runs["person"] == name, "setting"].unique()
+        known = [setting for setting in of_person if setting]
+        if len(known) == 1:  # prompts tell whether a run without results was asked otherwise
+            continue
         differ = {part for setting in of_person for part in setting}
         differ -= set.intersection(*map(set, of_person))
         for setting in of_person:
-            label = ", ".join(part for part in setting if part in differ)
+            label = ", ".join(part for part in setting if part in differ) or "setting not known"
             person[(table["person"] == name) & (table["setting"] == setting)] = f"{name} ({label})"
     has_prompt = table["prompt"] != ""
     of_item = [person, table["task"], table["number"], table["document"]]

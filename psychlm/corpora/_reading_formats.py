@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ FORMATS = [
         "IA_ID IA_LABEL",
         {
             "person": "RECORDING_SESSION_LABEL DATA_FILE",
-            "text": "item itemid sentence_id text_id trial_id TRIAL_INDEX",
+            # readers may see texts in other orders: the order names a text where nothing else does
+            "text": f"{USUAL['text']} TRIAL_INDEX",
             "word_number": "IA_ID",
             "word": "IA_LABEL",
         },
@@ -353,23 +355,27 @@ def list_of(cell: Any) -> list | None:
     return None
 
 
-def with_lists(rows: pd.DataFrame, word: str | None, times: Iterable[str]) -> pd.DataFrame:
+def with_lists(
+    rows: pd.DataFrame, form: Format, word: str | None, times: Collection[str]
+) -> pd.DataFrame:
     """Return a wide table (``Word1``, ``RT1`` ...) with a list in place of numbered columns.
 
     ``word`` and ``times`` are the names without numbers, where they are told.
     """
     stems = series_of(rows)
     stems = {stem: c for stem, c in stems.items() if len(c) > 1 and stem not in rows}
-    named = {*times}
-    of_times = [s for s in stems if (s in named if named else plain(s) in TIME_OF)]
     of_words = [s for s in stems if (s == word if word else plain(s) in USUAL["word"].split())]
+    of_times = [s for s in stems if plain(s) in TIME_OF]
+    if of_words and not of_times:
+        of_times = [s for s in stems if any(fnmatchcase(s, name) for name in form.times)]
+    of_times = [s for s in stems if s in times] if times else of_times
     if not of_times or (not of_words and find(rows, [word or "", *USUAL["word"].split()])):
         return rows
     cells = {
         stem: rows[[stems[stem][n] for n in sorted(stems[stem])]].astype(object).to_numpy()
         for stem in (*of_words[:1], *of_times)
     }
-    # Cells after the last word are padding; R fills them with NA.
+    # Cells after the last word are padding; R fills them with NA, E-Prime with NULL.
     first = pd.DataFrame(cells[of_times[0]])
     is_there = (first.notna() & ~first.isin(_sniff.MISSING)).to_numpy()
     if of_words:
@@ -377,7 +383,8 @@ def with_lists(rows: pd.DataFrame, word: str | None, times: Iterable[str]) -> pd
         timed = np.zeros(printed.shape, dtype=bool)
         n_shared = min(timed.shape[1], is_there.shape[1])
         timed[:, :n_shared] = is_there[:, :n_shared]
-        is_there = ~pd.isna(printed) & ((printed != "NA") | timed)
+        is_there = ~pd.isna(printed) & (~pd.DataFrame(printed).isin(_sniff.MISSING) | timed)
+        is_there = is_there.to_numpy()
     n_words = (is_there * np.arange(1, is_there.shape[1] + 1)).max(axis=1)
     lists = {
         stem: pd.Series([list(row[:n]) or None for row, n in zip(x, n_words, strict=True)])

@@ -45,7 +45,8 @@ QUOTED = r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*"(?=[,;\t|]|$)'
 FIXED = r"(\S+(?:[ \t]+\S+)*?)[ \t]+([0-9.*]{3,})"
 WIDE = 2000  # columns beyond which numbers are kept as one array
 BLANK = ["", " ", "  ", "   "]
-TEXTS = (".csv", ".tsv", ".txt", ".dat", ".tab", "")
+TEXTS = (".csv", ".tsv", ".txt", ".dat", ".tab", ".xls", "")
+OLD_EXCEL = bytes.fromhex("d0cf11e0")  # programs such as Data Viewer write text as .xls
 JSON = (".json", ".jsonl")
 TYPED = (".xlsx", ".parquet", ".sav", ".dta")
 FILE = "file"  # a column of files' names, which name readers where no other column does
@@ -212,7 +213,8 @@ def read_table(
         return Table(pd.read_stata(path, convert_categoricals=labels))
     if suffix == ".xlsx":
         return _excel_cells(path)
-    if suffix not in (*TEXTS, *JSON):
+    is_excel = suffix == ".xls" and path.read_bytes().startswith(OLD_EXCEL)
+    if is_excel or suffix not in (*TEXTS, *JSON):
         in_r = "; in R: write.csv(x, 'x.csv')" if suffix in (".rds", ".rdata", ".rda") else ""
         raise FrameError(f"files {suffix} are not read; save it as CSV, xlsx, Parquet or sav{in_r}")
     text, name = decode(path, encoding)

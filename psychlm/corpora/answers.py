@@ -428,7 +428,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     raw = None
     responses = numbers[items]
     if key is not None and of_key:
-        raw = marked[of_key].apply(as_text)
+        raw = _answer_roles.in_case_of(key, marked[of_key].apply(as_text), notes)
         responses = pd.concat([_answer_roles.graded_by(raw, key, notes), responses], axis=1)
     responses = responses[[name for name in shape.table if name in responses]]
     is_binary = responses.isin((0, 1)).where(responses.notna(), True).all()

@@ -20,6 +20,8 @@ from psychlm.corpora._reading_formats import TIME_OF, list_of, read_rows, with_l
 from psychlm.corpora._sniff import FILE
 from psychlm.frames import FrameError, format_names, refuse
 
+YES_AND_NO = dict.fromkeys("yes y ja j oui o sí si s sì".split(), 1.0)
+YES_AND_NO |= dict.fromkeys("no n nein non não nee".split(), 0.0)
 OURS = {"person": "subject", "text": "text_id", "word_number": "word_id", "word": "word"}
 NUMBER = "number of the word"
 PRACTICE = re.compile(
@@ -39,6 +41,7 @@ def read_experiment(
     word: str | None = None,
     measure: str | Sequence[str] = (),
     condition: str | Sequence[str] = (),
+    answer: str | None = None,
     group: str | Sequence[str] = (),
     filter: str | None = None,
     drop: str | Sequence[str] = (),
@@ -65,6 +68,8 @@ def read_experiment(
     condition : str or sequence of str
         Columns that name the version of a text that a reader saw. Unless given, a column of a usual
         name is used where several words would stand at one place.
+    answer : str, optional
+        The column that says whether a question was answered rightly: 1 or 0, true, yes, ja ...
     group : str or sequence of str
         Columns that tell groups of readers apart; they stay with the readings.
     filter : str, optional
@@ -94,7 +99,7 @@ def read_experiment(
     told = roles.told({**locals()}, roles.READINGS)
     told["missing"] = [*map(str, told["missing"])]
     if readings is not None:
-        of_one_table = [name for name in ("condition", "group", "filter") if told[name]]
+        of_one_table = [name for name in ("condition", "answer", "group", "filter") if told[name]]
         refuse("options", of_one_table, "are for one table; with two files, leave them out")
         return _read_two(Path(table), Path(readings), told)
     with naming(Path(table)):
@@ -220,7 +225,9 @@ def _roles(
 
     What is told wins, then the format's columns, then the usual names.
     """
-    used = {told[role] for role in OURS if told[role]} | {*told["measure"]}
+    told = {**told, "correct": told["answer"]}
+    one_column = (*OURS, "correct")
+    used = {told[role] for role in one_column if told[role]} | {*told["measure"]}
     roles = {"word": told["word"] or find(rows, form.names("word"), used)}
     on_words = rows[rows[roles["word"]].notna()] if roles["word"] else rows
     times = _times(on_words, form.times or TIME_OF, told["measure"], used | {roles["word"]})
@@ -228,7 +235,8 @@ def _roles(
         roles["word"] = find(rows, ["sentence", "satz", "text", "stimulus", "phrase"], times)
     used |= {roles["word"], *times}
     for role in ("person", "text", "condition", "label", "correct"):
-        roles[role] = (told.get(role) if role in OURS else "") or find(rows, form.names(role), used)
+        is_told = role in one_column and told[role]
+        roles[role] = told[role] if is_told else find(rows, form.names(role), used)
         if role == "label":  # of several, the one that tells practice or fillers from the rest
             there = [find(rows, [name], used) for name in form.names(role)]
             for name in filter(None, there):
@@ -268,8 +276,8 @@ def _roles(
 def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     """Read a corpus from one file or folder, with what is told of the roles."""
     form, rows, notes = read_rows(path, told["encoding"])
-    rows = with_lists(rows, told["word"], told["measure"])
-    one_column = [told[name] for name in OURS if told[name]]
+    rows = with_lists(rows, form, told["word"], told["measure"])
+    one_column = [told[name] for name in (*OURS, "answer") if told[name]]
     for name in (*one_column, *told["group"], *told["condition"], *told["drop"]):
         for part in [name] if name in rows else name.split("+"):
             check_column([part], rows)
@@ -356,7 +364,7 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     if roles["correct"]:
         answers = rows[is_answer & is_read]
         columns = (ids["person"], [ids["text"], *condition], roles["correct"])
-        corpus = _with_questions(corpus, answers, words, columns, notes)
+        corpus = _with_questions(corpus, answers, words, columns, bool(told["answer"]), notes)
     ids["text"] = " + ".join([ids["text"], *condition])
     said_columns = ids | {ours: theirs for theirs, ours in times.items()}
     recognised = f"recognised: {form.name}: {_counts(corpus)}; of {len(rows):,} rows "
@@ -372,6 +380,7 @@ def _with_questions(
     answers: pd.DataFrame,
     words: pd.DataFrame,
     columns: tuple[str, list[str], str],
+    is_told: bool,
     notes: list[str],
 ) -> Corpus:
     """Return a corpus with the graded answers to its questions, and note how many are right.
@@ -383,16 +392,23 @@ def _with_questions(
     beside_words = not len(answers)
     answers = words[words[correct].notna()] if beside_words else answers
     grade = answers[correct].map(frames.label_of).astype("str").str.casefold()
+    grades = GRADES | {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0} | (YES_AND_NO if is_told else {})
     questions = pd.DataFrame(
         {
             "subject": joined(answers, [person]),
             "text_id": joined(answers, text),
-            "correct": grade.map(GRADES | {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0}),
+            "correct": grade.map(grades),
         }
     )
     questions = questions.drop_duplicates() if beside_words else questions
     differs = beside_words and questions.duplicated(["subject", "text_id"]).any()
     if differs or not questions["correct"].notna().any():
+        there = format_names(answers[correct].dropna().unique(), 4)
+        why = "they differ between words of a text" if differs else f"they are {there}"
+        notes.append(
+            f"answers ({correct!r}) are not graded: {why}; answer= names a column of grades, 1 and "
+            "0 or yes and no"
+        )
         return corpus
     corpus = replace(corpus, questions=questions.reset_index(drop=True))
     fewest = corpus.accuracy.idxmin()

@@ -734,6 +734,9 @@ def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
     """Raise a :class:`FrameError` if the data lack a variable of a formula."""
     absent = [name for name in names if name not in data.columns]
     if absent:
+        of_several = [n for n in map(str, data.columns) if not n.isidentifier()]
+        alike = [n for n in of_several if any(part in n.lower() for part in map(str.lower, absent))]
+        hint = f"; in backticks, as in R, `{alike[0]}` is a variable" if alike else ""
         raise FrameError(
-            f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
+            f"formula variables not found in the data: {absent}; it has {list(data.columns)}{hint}"
         )

@@ -329,11 +329,13 @@ def log_run(folder, model, n_shots, template, grades, date):
     ("second", "names"),
     [((5, None), ["o/a (0 shots)", "o/a (5 shots)"]),
      ((0, "ab"), ["o/a (chat template ab)", "o/a (no chat template)"]),
-     ((0, None), ["o/a"])],
+     ((0, None), ["o/a"]), (None, ["o/a"])],
 )  # fmt: skip
 def test_runs_that_were_asked_otherwise_are_persons_named_by_what_differs(second, names, tmp_path):
     log_run(tmp_path, "o__a", 0, None, [1.0, 0.0], "2024-01-01T00-00-00.1")
-    log_run(tmp_path, "o__a", *second, [0.0, 1.0], "2024-02-01T00-00-00.1")
+    log_run(tmp_path, "o__a", *(second or (0, None)), [0.0, 1.0], "2024-02-01T00-00-00.1")
+    if not second:  # a run whose results are lost: its prompts are those of the other
+        (tmp_path / "o__a" / "results_2024-02-01T00-00-00.1.json").unlink()
     responses = corpora.read_responses(tmp_path)
     found = responses.mean if isinstance(responses, Repeated) else responses
     assert sorted(found.index) == names

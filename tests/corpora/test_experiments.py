@@ -145,20 +145,34 @@ def wide(table, file, sentence=False):
     (table if sentence else table.drop(columns="Sentence")).to_csv(file, index=False, na_rep="NA")
 
 
-def eprime(table, file):
+def eprime(table, file, slides=False):
     rows = [
-        {"ExperimentName": "SPR", "Subject": person, "ItemNo": item, "Sentence": " ".join(words)}
-        | {f"Word{n}.RT": ms for n, ms in enumerate(times, 1)}
-        | {"Question.ACC": 1, "Question.RT": 900}
+        {"ExperimentName": "SPR", "Subject": person, "ItemNo": item, "Question.RT": 900}
+        | (
+            {f"Word{n}": w for n, w in enumerate(words, 1)}
+            if slides
+            else {"Sentence": " ".join(words)}
+        )
+        | {f"{'Slide' if slides else 'Word'}{n}.RT": ms for n, ms in enumerate(times, 1)}
+        | {"Question.ACC": 1}
         for person, item, words, times in trials(table)
     ]
-    text = pd.DataFrame(rows).to_csv(index=False, sep="\t", quoting=csv.QUOTE_NONE)
+    text = pd.DataFrame(rows).to_csv(index=False, sep="\t", quoting=csv.QUOTE_NONE, na_rep="NULL")
     file.write_text("C:\\Data\\merged.emrg2\n" + text, encoding="utf-16")
 
 
 def eprime_words(table, file):
     names = {"person": "Subject", "item": "Item", "word": "Word", "ms": "WordDisplay.RT"}
     table.rename(columns=names).assign(ExperimentName="SPR").to_csv(file, index=False)
+
+
+def data_viewer(table, file):
+    """A report that is named as Excel's, of readers who saw the texts in other orders."""
+    is_first = (table["person"] == "p1") == (table["item"] == "1")
+    names = {"person": "RECORDING_SESSION_LABEL", "item": "satz", "number": "IA_ID"}
+    names |= {"word": "IA_LABEL", "ms": "IA_DWELL_TIME"}
+    rows = table.assign(TRIAL_INDEX=np.where(is_first, 1, 2)).rename(columns=names)
+    rows.to_csv(file, sep="\t", index=False)
 
 
 def jspsych_words(table, file):
@@ -176,6 +190,8 @@ def readers_in_columns(table, file):
 
 FILES = {
     "E-Prime": ("r.txt", eprime, {}),
+    "E-Prime, words and slides": ("r.txt", eprime, {"slides": True}),
+    "Data Viewer": ("r.xls", data_viewer, {}),
     "E-Prime by word": ("r.csv", eprime_words, {}),
     "jsPsych by word": ("r.csv", jspsych_words, {}),
     "readers in columns": ("r.csv", readers_in_columns, {}),
@@ -295,8 +311,8 @@ def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(
     assert "4 rows of practice (Bedingung); keep them: filter='Bedingung=*'" in corpus.notes[0]
     assert "of 12 rows 8 hold words, 0 answers" in corpus.notes[0]
     kept = read_experiment(file, filter="Bedingung=*")  # as the note says
-    shown = roles.in_shell("keep them: filter='condition=*'; person='...'")
-    assert shown == "keep them: --filter 'condition=*'; --person '...'"
+    shown = roles.in_shell("filter='condition=*'; method='irt'; else (frame.dropna(axis=1) does)")
+    assert shown == "--filter 'condition=*'; --method 'irt'; else"
     check(kept, study())
     fillers = read_experiment(file, filter="Bedingung=practice")
     assert fillers.words["text_id"].unique().tolist() == ["2"]
@@ -349,7 +365,7 @@ def test_versions_of_an_item_are_texts_of_their_own(tmp_path):
     assert "text = item + Condition" in corpus.notes[0]
     table = table.rename(columns={"Condition": "Zz"})
     table.to_csv(tmp_path / "lab.csv", index=False)
-    with pytest.raises(FrameError, match="condition='Condition'"):
+    with pytest.raises(FrameError, match=r"text='\.\.\.'\), or the one .* condition='\.\.\.'"):
         read_experiment(tmp_path / "lab.csv")
     told = read_experiment(tmp_path / "lab.csv", condition="Zz")
     pd.testing.assert_frame_equal(told.readings, corpus.readings)
@@ -359,6 +375,12 @@ def test_answers_beside_the_words_are_questions_with_accuracy_by_reader(tmp_path
     right = lambda t: np.where((t["person"] == "p2") & (t["item"] == "1"), 0, 1)  # noqa: E731
     lab(Frage_korrekt=right).to_csv(tmp_path / "lab.csv", index=False)
     corpus = read_experiment(tmp_path / "lab.csv")
+    words = {"Frage richtig?": lambda t: np.where(right(t), "ja", "nein")}
+    lab(**words).to_csv(tmp_path / "lab.csv", index=False)
+    said = "answers ('Frage richtig?') are not graded: they are ['ja', 'nein']; answer= names"
+    assert said in " ".join(read_experiment(tmp_path / "lab.csv").notes)
+    told = read_experiment(tmp_path / "lab.csv", answer="Frage richtig?")
+    pd.testing.assert_frame_equal(told.questions, corpus.questions)
     assert len(corpus.questions) == 4
     assert corpus.accuracy.to_dict() == {"p1": 1.0, "p2": 0.5}
     assert any("75% right; fewest by p2: 50%" in note for note in corpus.notes)
