@@ -370,28 +370,6 @@ def _items_down(ax: Axes, items: pd.Index) -> Axes:
     return ax
 
 
-def word_by_word(
-    words: pd.DataFrame, *, marked: Collection[int] = (), ax: Axes | None = None
-) -> Axes:
-    """Draw the ``surprisal_bits`` of a text's words frame; ids in ``marked`` stand out.
-
-    >>> words = pd.DataFrame({"word_id": [1, 2], "word": ["the", "horse"]})
-    >>> words["surprisal_bits"] = [4.0, 9.5]
-    >>> ax = word_by_word(words, marked=[2], ax=plt.figure().gca())
-    >>> print(*(text.get_text() for text in ax.get_xticklabels()))
-    the horse
-    """
-    ax = ax or plt.gca()
-    positions = np.arange(len(words))
-    colours = POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]
-    colour = np.where(words["word_id"].isin(marked), *colours)
-    ax.bar(positions, words["surprisal_bits"], color=colour, width=0.7)
-    ax.set_ylabel("surprisal (bits)")
-    ax.set_xticks(positions, words["word"])
-    ax.grid(axis="x", visible=False)
-    return ax
-
-
 def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     """Draw what a term of one variable of a reading-time model adds, with its pointwise 95 % band.
 
@@ -467,10 +445,8 @@ def residual_qq(fit: Any, *, ax: Axes | None = None) -> Axes:
     'normal quantile'
     """
     ax = ax or plt.gca()
-    residuals = np.sort(fit.residuals.to_numpy())
-    theory = scipy.stats.norm.ppf((np.arange(len(residuals)) + 0.5) / len(residuals))
+    (theory, standard), _ = scipy.stats.probplot(scipy.stats.zscore(fit.residuals))
     shown = np.unique(np.linspace(0, len(theory) - 1, 5000).round().astype(int))
-    standard = residuals / residuals.std()
     ax.plot(theory[shown], standard[shown], ".", color=POPULATION_COLOURS["transformer"], ms=4)
     ax.axline((0, 0), slope=1, color="#444444", linewidth=0.8)
     ax.set(xlabel="normal quantile", ylabel="residual (standard deviations)")

@@ -331,17 +331,19 @@ def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     >>> join(words[["text_id", "word_id"]].assign(gaze_ms=250), words).columns.tolist()
     ['text_id', 'word_id', 'gaze_ms', 'length_chars']
     """
-    readings = frames.plain(readings)
-    words = frames.plain(words)
     keys = ["text_id", "word_id"]
-    for kind, frame in (("readings", readings), ("words", words)):
-        absent = [name for name in keys if name not in frame]
-        refuse(f"{kind} lack the columns", absent, "which are needed")
-    twice = words[keys][words.duplicated(keys)].itertuples(index=False, name=None)
-    refuse("words", twice, "occur more than once; keep one row of each")
+    readings = frames.check_ids(readings, keys, [], "readings")  # ids are text, as in all frames
+    words = frames.check_rows(words, keys, [], "words")
     shared = [name for name in words if name in readings and name not in keys]
     refuse("columns", shared, "are in both the readings and the words; rename or drop them in one")
-    return readings.merge(words, on=keys, how="inner")
+    joined = readings.merge(words, on=keys, how="inner")
+    if joined.empty:
+        first = [frame[keys].astype(str).iloc[0].tolist() for frame in (readings, words)]
+        raise FrameError(
+            f"no reading is of one of the words; the first (text_id, word_id) are {first[0]} and "
+            f"{first[1]}"
+        )
+    return joined
 
 
 # ---- public corpora ----

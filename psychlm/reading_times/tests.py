@@ -425,7 +425,10 @@ TRANSFORMED: dict[str, Callable[..., Any]] = {
     "log2": np.exp2,
     "log10": lambda x: 10**x,
     "sqrt": np.square,
+    "logit": scipy.special.expit,
+    "probit": scipy.special.ndtr,
 }
+RATIOS = {"log": "ratio", "logit": "odds_ratio"}  # what exp() of a difference is
 
 
 def marginal_means(
@@ -463,7 +466,7 @@ def marginal_means(
         "none".
     response : bool
         Whether to return from ``log(y)``, or from a family's link, to the response; differences
-        of logarithms become ratios.
+        of logarithms become ratios, of logits ratios of odds.
     bias_correction : bool
         Whether to multiply means of ``log(y)`` by 1 + v/2, v the residual variance, which makes
         them means of y; without, they are medians. The variance of random effects is not in v.
@@ -527,7 +530,7 @@ def marginal_means(
     title = f"Marginal means of {left}"
     sizes = np.ones(len(labels))
     if pairs:
-        mark = " / " if response and transform == "log" else " - "
+        mark = " / " if response and transform in RATIOS else " - "
         of_group = [labels.index] if not by else labels.groupby(by, observed=True).indices.values()
         compared = [(len(places), *two) for places in of_group for two in combinations(places, 2)]
         first, second = (np.array([pair[k] for pair in compared], dtype=int) for k in (1, 2))
@@ -561,7 +564,8 @@ def marginal_means(
     if pairs:
         notes.append(_what_was_adjusted(adjust, sizes))
     if response:
-        table, note = to_response(table, transform, pairs, fit.scale if bias_correction else None)
+        variance = fit.scale if bias_correction else None
+        table, note = to_response(table, transform, pairs, variance, is_link=not call)
         notes.append(note)
     elif transform != "identity":
         notes.append(f"on the {transform} scale; response=True gives that of the response")
@@ -634,29 +638,31 @@ def adjusted(
 
 
 def to_response(
-    table: pd.DataFrame, transform: str, pairs: bool, variance: float | None
+    table: pd.DataFrame, transform: str, pairs: bool, variance: float | None, is_link: bool
 ) -> tuple[pd.DataFrame, str]:
     """Return means or differences on the scale of the response, and a note on how.
 
     The mean of exp(x), x normal with the residual variance v, is exp(mean) (1 + v / 2) to second
     order: with ``variance`` means and their bounds have this factor, as emmeans has it; without,
-    they are those of a typical response, its median. Differences of logarithms are ratios.
+    they are those of a typical response, its median. Differences of logarithms are ratios, of
+    logits ratios of odds. Means of a family with a link are those where random effects are zero.
     """
     if transform == "identity":
         return table, "on the scale of the response"
-    if transform not in ("log",) and (pairs or variance is not None):
-        raise NotImplementedError(
-            f"differences and bias corrections on the response's scale are those of log(), and the "
-            f"response has {transform}; leave out response=True"
+    unknown = transform not in (RATIOS if pairs else TRANSFORMED)
+    if unknown or (variance is not None and transform != "log"):
+        what = "differences" if pairs else "means" if unknown else "bias corrections"
+        there = "log" if not unknown else ", ".join(RATIOS if pairs else TRANSFORMED)
+        raise FrameError(
+            f"{what} on the scale of the response are there for {there}, and the response has "
+            f"{transform}; leave out {'response=True' if unknown else 'bias_correction=True'}"
         )
-    if transform not in TRANSFORMED:
-        raise NotImplementedError(f"no way back from the link {transform!r}; leave out response")
-    back = TRANSFORMED[transform]
+    back = np.exp if pairs else TRANSFORMED[transform]
     found = table["estimate"].to_numpy()
     step = 1e-6 * np.maximum(np.abs(found), 1)
     slope = (back(found + step) - back(found - step)) / (2 * step)
     factor = 1.0 if variance is None or pairs else 1 + variance / 2
-    if transform == "log":
+    if back is np.exp:
         slope = np.exp(found)
     changed = table.assign(
         estimate=back(found) * factor,
@@ -666,6 +672,7 @@ def to_response(
     )
     note = f"back from the {transform} scale: tests and intervals are made on that scale"
     if pairs:
-        return changed.rename(columns={"estimate": "ratio"}), f"ratios; {note}"
-    bias = "medians, without bias correction" if factor == 1 else f"times 1 + v/2 = {factor:.4g}"
-    return changed, f"{note}; {bias}"
+        ratio = RATIOS[transform]
+        return changed.rename(columns={"estimate": ratio}), f"{ratio.replace('_', ' ')}s; {note}"
+    bias = "medians, without bias correction" if variance is None else f"times 1 + v/2 = {factor:.4g}"
+    return changed, f"{note}; {'for random effects of zero' if is_link else bias}"

@@ -227,6 +227,17 @@ def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_pat
     assert len(frames.check_readings(corpora.join(corpus.readings, corpus.words))) == 2
     with pytest.raises(FrameError, match="are in both"):
         corpora.join(corpus.readings.assign(word="so"), corpus.words)
+
+
+def test_ids_are_joined_whether_they_are_numbers_or_text_and_ids_of_nothing_are_named():
+    words = pd.DataFrame({"text_id": ["1", "2"], "word_id": [1, 1], "word": ["a", "b"]})
+    readings = words.drop(columns="word").assign(gaze_ms=[200.0, 300.0])
+    for name, types in (("text_id", [int, float, "category"]), ("word_id", [str, float])):
+        for kind in types:
+            assert corpora.join(readings.astype({name: kind}), words)["word"].tolist() == ["a", "b"]
+            assert len(corpora.join(readings, words.astype({name: kind}))) == 2
+    with pytest.raises(FrameError, match=r"the first .* are .'1', '1'. and .'x', '1'."):
+        corpora.join(readings, words.assign(text_id=["x", "y"]))
     with pytest.raises(FrameError, match=r"\['gaze_ms'\] hold 0 ms in 1 of 2 rows"):
         frames.check_readings(corpus.readings.fillna({"gaze_ms": 0}))
     with pytest.warns(RuntimeWarning, match="1 values of 'gaze_ms' are no numbers and missing"):

@@ -375,6 +375,15 @@ def test_programs_in_r_say_what_an_empty_cell_leaves_open(without_a_cell, backen
         fit.means("a")
 
 
+def test_what_has_no_way_back_to_the_response_is_refused_and_the_advice_helps(frames):
+    fit = fitted(frames, "sqrt(gaze_ms) ~ cond + (1 | subject)")
+    for option in ("pairs", "bias_correction"):
+        with pytest.raises(FrameError, match="leave out") as error:
+            fit.means("cond", **{option: True, "response": True})
+        advised = str(error.value).rpartition("leave out ")[2].removesuffix("=True")
+        assert len(fit.means("cond", **{option: True, "response": True} | {advised: False}).table)
+
+
 @pytest.mark.usefixtures("r")
 @pytest.mark.parametrize(("response", "family"), [("gaze_ms", "gaussian"), ("slow", "binomial")])
 def test_a_search_of_lme4_that_stops_early_has_not_converged_and_the_advice_helps(
