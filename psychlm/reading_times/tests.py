@@ -674,5 +674,5 @@ def to_response(
     if pairs:
         ratio = RATIOS[transform]
         return changed.rename(columns={"estimate": ratio}), f"{ratio.replace('_', ' ')}s; {note}"
-    bias = "medians, without bias correction" if variance is None else f"times 1 + v/2 = {factor:.4g}"
-    return changed, f"{note}; {'for random effects of zero' if is_link else bias}"
+    of = "for random effects of zero" if is_link else "medians, without bias correction"
+    return changed, f"{note}; {of if variance is None else f'times 1 + v/2 = {factor:.4g}'}"

@@ -227,6 +227,12 @@ def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_pat
     assert len(frames.check_readings(corpora.join(corpus.readings, corpus.words))) == 2
     with pytest.raises(FrameError, match="are in both"):
         corpora.join(corpus.readings.assign(word="so"), corpus.words)
+    with pytest.raises(FrameError, match=r"\['gaze_ms'\] hold 0 ms in 1 of 2 rows"):
+        frames.check_readings(corpus.readings.fillna({"gaze_ms": 0}))
+    with pytest.warns(RuntimeWarning, match="1 values of 'gaze_ms' are no numbers and missing"):
+        assert csv_corpus("007 01 1 .; 007 01 2 250").readings["gaze_ms"].isna().sum() == 1
+    with pytest.raises(FrameError, match=r"1 readings are of words that .* first \('01', 5\)"):
+        csv_corpus("007 01 5 250")
 
 
 def test_ids_are_joined_whether_they_are_numbers_or_text_and_ids_of_nothing_are_named():
@@ -238,12 +244,6 @@ def test_ids_are_joined_whether_they_are_numbers_or_text_and_ids_of_nothing_are_
             assert len(corpora.join(readings, words.astype({name: kind}))) == 2
     with pytest.raises(FrameError, match=r"the first .* are .'1', '1'. and .'x', '1'."):
         corpora.join(readings, words.assign(text_id=["x", "y"]))
-    with pytest.raises(FrameError, match=r"\['gaze_ms'\] hold 0 ms in 1 of 2 rows"):
-        frames.check_readings(corpus.readings.fillna({"gaze_ms": 0}))
-    with pytest.warns(RuntimeWarning, match="1 values of 'gaze_ms' are no numbers and missing"):
-        assert csv_corpus("007 01 1 .; 007 01 2 250").readings["gaze_ms"].isna().sum() == 1
-    with pytest.raises(FrameError, match=r"1 readings are of words that .* first \('01', 5\)"):
-        csv_corpus("007 01 5 250")
 
 
 def test_na_as_r_writes_it_is_missing_but_where_it_is_a_word_or_a_name(tmp_path):
