@@ -80,7 +80,6 @@ def read_bank(bank: str, questions: str | None) -> tuple[Any, Any, Any]:
     absent = fit.items.index.astype(str).difference(items["item_id"])
     if len(absent):
         raise click.BadParameter(
-            f"{questions} has no text for {len(absent)} of {len(fit.items)} items of {bank}, as "
-            f"{absent[0]!r}; items are joined by their ids"
+            f"{questions} has no text for {len(absent)} of {len(fit.items)} items, as {absent[0]!r}"
         )
     return fit, items, None

@@ -72,11 +72,8 @@ def torch_device(
                 raise RuntimeError("it holds no values")
             torch.empty(0, device=chosen)
         except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"device {str(device)!r} cannot be used: {reason}; use device='cpu' or "
-                "device='auto'"
-            ) from error
+            said = f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}; use "
+            raise ValueError(f"{said}device='cpu' or device='auto'") from error
     if float64 and chosen.type == "mps":
         warnings.warn(
             "an MPS GPU has no float64: this part is computed on the CPU", RuntimeWarning, 3
@@ -154,10 +151,8 @@ def free_bytes(device: torch.device, otherwise: int) -> int:
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed the generator of the CPU and that of a CUDA GPU, and restore them at the end.
-
-    No other GPU is opened.
-    """
+    """Seed the generator of the CPU and that of a CUDA GPU, no other, and restore them at the
+    end."""
     import torch
 
     on_gpu = device is not None and device.type == "cuda"

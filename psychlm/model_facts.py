@@ -60,10 +60,8 @@ N_EXTRA = 4
 
 
 def items(bank: str, n: int = N_ITEMS, *, seed: int = SEED) -> pd.DataFrame:
-    """Return a random sample of a benchmark's items, short and fit for the confusion probes.
-
-    A larger ``n`` holds the items of a smaller one.
-    """
+    """Return a random sample of a benchmark's items, short and fit for the confusion probes; a
+    larger ``n`` holds the items of a smaller one."""
     sound = BANKS[bank]()
     if "hypothesis" in sound:  # pairs are not put under the probes, and share their premises
         sound, length = sound.astype({"item_id": str}), sound["hypothesis"].str.len()
@@ -120,10 +118,8 @@ def presented(
     *,
     device: Device = "auto",
 ) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return scores computed now in the source's order of choices, by bank and presentation.
-
-    ``way`` says what log-probabilities are divided by, as ``normalise`` of lm.choice_logprobs.
-    """
+    """Return scores computed now in the source's order of choices, by bank and presentation;
+    ``way`` is ``normalise`` of lm.choice_logprobs."""
     given = {}
     for (bank, name), items in changed.items():
         listed = name.startswith("listed")

@@ -429,8 +429,7 @@ def plain(value: Any) -> Any:
 
 
 def checksums(files: Iterable[str]) -> dict[str, str | None]:
-    """Return the checksums of files of the package, named relative to it, and of the papers' own
-    code (``analyses/hao2020.py``); None for absent ones."""
+    """Return the checksums of files of the package and of ``analyses/``; None for absent ones."""
     paths = {file: next((f / file for f in CODE if (f / file).is_file()), None) for file in files}
     return {file: data.sha256(path)[:16] if path else None for file, path in paths.items()}
 
@@ -465,8 +464,8 @@ def provenance(run: Report) -> dict[str, Any]:
 
 @cache
 def code_and_versions() -> tuple[str | None, dict[str, str]]:
-    """Return the commit of the checkout, with ``+`` if files differ from it (None outside git), and
-    the versions of Python and of the packages that results depend on."""
+    """Return the commit of the checkout, with ``+`` if files differ (None outside git), and
+    versions."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):

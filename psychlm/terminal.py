@@ -125,9 +125,8 @@ def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = F
 
 
 def choice_option(name: str, choices: str, default: str | None, text: str) -> Any:
-    """Return an option that takes one of some words, which are separated by spaces here; it is
-    needed without a default.
-    """
+    """Return an option that takes one of some words, separated by spaces; needed without a
+    default."""
     kind = click.Choice(choices.split(), case_sensitive=False)
     shown = {"default": default} if default else {"required": True}
     return click.option(name, type=kind, help=text, **shown)

@@ -89,10 +89,8 @@ def decode(
             n_wrong = replaced.count("\ufffd")
             if name == "utf-8" and sum(letter > "\x7f" for letter in replaced) > 2 * n_wrong:
                 line = replaced[: replaced.index("\ufffd")].count("\n") + 1
-                raise FrameError(
-                    f"{path} is UTF-8 but for {n_wrong} characters, the first in line {line}; "
-                    f"{advice}"
-                ) from None
+                said = f"{path} is UTF-8 but for {n_wrong} characters, the first in line {line}"
+                raise FrameError(f"{said}; {advice}") from None
             continue
         if "\0" in text:
             raise FrameError(f"{path} cannot be read as text: it holds zero bytes; {advice}")

@@ -86,8 +86,8 @@ class TrainedCrowd:
     def responses(self, inputs: Inputs, answers: ArrayLike | pd.Series) -> pd.DataFrame:
         """Return graded responses (models x items): 1 where the most probable class is the answer.
 
-        ``inputs`` are n items, encoded with the vocabulary of the training texts, ``answers`` their
-        right classes; the index of a Series names the items.
+        ``inputs`` have the vocabulary of the training texts, ``answers`` are their right classes;
+        the index of a Series names the items.
         """
         gold = checked_answers(inputs, answers, self.network.classes)
         correct = self.log_probabilities(inputs).argmax(2) == gold
@@ -115,8 +115,7 @@ def checked_answers(inputs: Inputs, answers: ArrayLike, classes: int) -> NDArray
     wrong = np.flatnonzero(~((gold >= 0) & (gold < classes)))
     if len(wrong):
         raise FrameError(
-            f"the answers of items {wrong[:5].tolist()} (counted from 0) are not among the "
-            f"{classes} classes, which count from 0"
+            f"answers of items {wrong[:5].tolist()} are none of the {classes} classes, 0 and on"
         )
     return gold
 
@@ -327,10 +326,8 @@ def train_epoch(
     n_steps: NDArray[np.int64],
     loss: Loss,
 ) -> NDArray[np.float64]:
-    """Take the steps of an epoch (see :func:`schedule_epoch`); return the members' summed losses.
-
-    ``active`` are the numbers of the members in the order of the stack, ``targets`` those of all.
-    """
+    """Take the steps of an epoch, of ``active`` members in the order of the stack; return their
+    losses."""
     if loss not in get_args(Loss):
         raise ValueError(f"loss={loss!r} should be one of {list(get_args(Loss))}")
     on_device = torch.from_numpy(schedule).to(targets.device)
@@ -356,10 +353,8 @@ def schedule_epoch(
     n: int,
     lengths: NDArray[np.int64] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Cut the examples of an epoch, of ``n``, into the batches of each active member.
-
-    Return the new order of the stack, members with more batches first; in this order the examples,
-    (n_active, steps, batch_size), -1 where there is none; and the number of batches of each member.
+    """Return the new order of the stack, members with more batches first; in it the examples of the
+    epoch, of ``n``, (n_active, steps, batch_size), -1 where there is none; and numbers of batches.
     """
     chosen = np.array(True) if plan.examples is None else np.asarray(plan.examples, bool)
     if chosen.shape not in ((), (n,), (len(active), n)):
@@ -419,11 +414,8 @@ def train_step(
     aims: Tensor,
     loss: Loss,
 ) -> Tensor:
-    """Move the first members of the stack by one batch each; return the (members,) summed losses.
-
-    ``examples`` (members, batch) are -1 where a batch is not full; ``aims`` (members, batch,
-    classes) are the probabilities that it is to learn.
-    """
+    """Move the first members of the stack by one batch of ``examples``, -1 where it is not full,
+    towards ``aims``, probabilities of the classes; return the (members,) summed losses."""
     n_models = len(examples)
     is_example = examples >= 0
     rows = examples.clamp(min=0)

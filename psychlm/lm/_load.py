@@ -200,8 +200,7 @@ def wrap(
         )
     if kind in READINGS and READINGS[kind].masks and tokenizer.mask_token_id is None:
         raise ModelError(
-            f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own "
-            "tokenizer"
+            f"{name} predicts masked tokens, and its tokenizer has no mask token; use its own"
         )
     n_outputs = int(network.config.get_text_config().vocab_size)
     if len(tokenizer) > n_outputs:
@@ -269,10 +268,8 @@ def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         checkpoint = Checkpoint(label, commit(label, revision or tagged or None), None)
     else:
         if revision is not None:
-            raise ModelError(
-                f"{name} is a file or a folder, which has no revisions; leave "
-                f"revision={revision!r} out"
-            )
+            said = f"{name} is a file or a folder, which has no revisions"
+            raise ModelError(f"{said}; leave revision={revision!r} out")
         if is_file:
             folder = converted(packaged_gguf(name) if name in PACKAGES else folder)
         elif name == "default":
@@ -328,8 +325,7 @@ def _kind(config: Any, architecture: str, name: str) -> Kind:
         return "multiple-choice"
     if _HEADLESS.search(architecture):
         raise ModelError(
-            f"{name} is a {architecture}: it has no language-model head; use the model it was made "
-            "from"
+            f"{name} is a {architecture}: it has no language-model head; use what it was made from"
         )
     if family in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and config.is_encoder_decoder:
         return "encoder-decoder"
@@ -389,8 +385,7 @@ def _check_weight_files(name: str, folder: Path, config: Any) -> None:
     adapters."""
     if (folder / "adapter_config.json").exists():
         raise ModelError(
-            f"{name} holds an adapter, which needs another model's weights; merge the two and save "
-            "the result"
+            f"{name} holds an adapter, which needs another model's weights; merge and save both"
         )
     named = {"config.json": [getattr(config, "transformers_weights", None) or "model.safetensors"]}
     for index in sorted(folder.glob("*.index.json")):
@@ -422,8 +417,7 @@ def context_tokens(network: Any, tokenizer: Any) -> int:
     longest = tokenizer.model_max_length
     if not isinstance(longest, int | float) or longest < 1:
         raise ModelError(
-            f"the tokenizer's model_max_length is {longest!r}, which is no number of tokens; "
-            "correct it in tokenizer_config.json"
+            f"model_max_length is {longest!r}, no number; correct it in tokenizer_config.json"
         )
     return int(min(limit, longest))
 

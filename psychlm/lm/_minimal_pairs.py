@@ -135,10 +135,8 @@ def minimal_pairs(
             bits = bits / np.array([len(text) for text in read])
         if np.isnan(bits).any():
             lost = scored.loc[scored["surprisal_bits"].isna()]
-            raise ModelError(
-                f"{name} gives sentences {format_names(lost['text_id'])} no score: "
-                f"{lost['reason'].iloc[0]}"
-            )
+            names = format_names(lost["text_id"])
+            raise ModelError(f"{name} gives sentences {names} no score: {lost['reason'].iloc[0]}")
         strange = scored.loc[scored["reason"].isin([TOKENLESS, UNKNOWN]), "text_id"]
         if len(strange):
             said = f"sentences {format_names(strange)} hold characters that the tokenizer of {name}"

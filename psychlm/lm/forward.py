@@ -10,6 +10,7 @@ are wanted of it, so it is made for some rows at a time.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -397,16 +398,30 @@ def hidden_states(model: LanguageModel, inputs: dict[str, Any]) -> torch.Tensor:
     return caught[0]
 
 
+def structure_of(network: Any) -> str:
+    """Return what a network computes with its weights: configuration, and classes, replaced methods
+    and hooks (by their numbers, never used twice) of its modules."""
+    configuration = network.config.to_json_string(use_diff=False)
+    parts = [re.sub(r'"use_cache": \w+', "", configuration)]  # see evaluating
+    hooks = ("_forward_hooks", "_forward_pre_hooks")
+    for name, module in network.named_modules():
+        replaced = id(module.__dict__.get("forward"))
+        parts.append(f"{name} {type(module)} {replaced} {[list(vars(module)[h]) for h in hooks]}")
+    parts += [str(list(getattr(torch.nn.modules.module, f"_global{hook}"))) for hook in hooks]
+    return "\n".join(parts)
+
+
 def _once_per_model(test: Callable[[LanguageModel], int]) -> Callable[[LanguageModel], int]:
-    """Keep the result for a model with a revision; one without may have been edited since."""
-    results: WeakKeyDictionary[LanguageModel, int] = WeakKeyDictionary()
+    """Keep the result of a test for as long as the model is in memory with the same structure."""
+    results: WeakKeyDictionary[LanguageModel, tuple[str, int]] = WeakKeyDictionary()
 
     @wraps(test)
     def test_once(model: LanguageModel) -> int:
-        if model.revision is None or model not in results:
+        structure = structure_of(model.network)
+        if model not in results or results[model][0] != structure:
             with torch.inference_mode(), evaluating(model.network):
-                results[model] = test(model)
-        return results[model]
+                results[model] = structure, test(model)
+        return results[model][1]
 
     return test_once
 

@@ -120,10 +120,8 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if "{choice}" not in self.choice:
-            raise FrameError(
-                f"the choice of a prompt needs the field '{{choice}}', as in ' {{choice}}'; it is "
-                f"{self.choice!r}"
-            )
+            said = f"the choice of a prompt is {self.choice!r}"
+            raise FrameError(f"{said} and needs the field '{{choice}}', as in ' {{choice}}'")
 
     @classmethod
     def chat(
@@ -247,10 +245,8 @@ def fill_prompts(
                 chosen = "sentiment" if meanings <= SENTIMENT else "question"
         if not isinstance(chosen, Prompt):
             if chosen not in PROMPTS:
-                raise FrameError(
-                    f"there is no prompt {chosen!r}; there are {sorted(PROMPTS)}, or pass "
-                    "lm.Prompt('...')"
-                )
+                there = f"there are {sorted(PROMPTS)}, or pass lm.Prompt('...')"
+                raise FrameError(f"there is no prompt {chosen!r}; {there}")
             name = chosen
             chosen = PROMPTS[chosen]
             if chosen.words and not meanings <= chosen.words.keys():

@@ -102,10 +102,8 @@ def _windows(word: Ints, special: SpecialTokens, ahead: int) -> Iterator[tuple[i
     n_rows = len(word) + special.ends
     size = special.context_tokens - (special.start is not None)
     if not 1 <= special.stride < size:
-        raise ModelError(
-            f"stride={special.stride} does not fit a window of {size} tokens; choose 1 to "
-            f"{size - 1}"
-        )
+        said = f"stride={special.stride} does not fit a window of {size} tokens"
+        raise ModelError(f"{said}; choose 1 to {size - 1}")
     if n_rows <= size + ahead:
         yield 0, 0, n_rows
         return

@@ -100,10 +100,8 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
         before = re.match(rf"[\s{BYTE_ORDER_MARK}]*", text)[0]  # type: ignore[index]
         pieces = re.findall(r"(\S+)(\s*)", text[len(before) :])
         if not pieces:
-            raise FrameError(
-                f"text {str(text_id)!r} holds no word ({len(text)} characters, all white space); "
-                "leave it out"
-            )
+            said = f"text {str(text_id)!r} holds no word ({len(text)} characters, all white space)"
+            raise FrameError(f"{said}; leave it out")
         for number, (word, after) in enumerate(pieces, start=1):
             rows.append((str(text_id), number, word, before if number == 1 else "", after))
     return pd.DataFrame(rows, columns=["text_id", "word_id", "word", "space_before", "space_after"])
@@ -114,10 +112,9 @@ def check_characters(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise FrameError(
-            f"{name} holds half a character (a lone surrogate) after "
-            f"{text[max(0, error.start - 20) : error.start]!r}; read its file as UTF-8 again"
-        ) from None
+        before = text[max(0, error.start - 20) : error.start]
+        said = f"{name} holds half a character (a lone surrogate) after {before!r}"
+        raise FrameError(f"{said}; read its file as UTF-8 again") from None
 
 
 def prepare_words(

@@ -95,8 +95,7 @@ class _ItemArrays:
     def draw(
         self, pool: Ints, allowed: Callable[..., Bools], rng: np.random.Generator, what: str
     ) -> Ints:
-        """Draw a member of the pool for every item, uniformly from those allowed to it; FrameError
-        if an item is allowed none."""
+        """Draw a member of the pool for every item, uniformly from those allowed to it."""
         drawn = np.full(len(self.items), -1)
         rows = np.arange(len(self.items))
         # Rejection sampling for all rows; the few that keep failing search the whole pool.
@@ -129,11 +128,8 @@ class _ItemArrays:
         return self.draw(everyone, allowed, rng, "a question that its choices do not answer")
 
     def draw_choices(self, n: int, seed: int) -> Ints:
-        """Draw n different incorrect choices of other items for every item, shape (items, n).
-
-        A choice is allowed if it is none of the item's (or drawn before), comes from an item with
-        another prompt, and is right for the item's prompt by no key.
-        """
+        """Draw n incorrect choices of other items with another prompt for every item, (items, n):
+        different, none of the item's, right for its prompt by no key."""
         taken = self.codes
         drawn = np.empty((len(self.items), n), np.intp)
         right = self.own[np.arange(len(self.items)), self.answer]
@@ -342,10 +338,8 @@ def prior_bias(
     sure = [confidences(scores) for scores in presentations]
     for frame in sure[1:]:
         if not frame.index.equals(sure[0].index) or not frame.notna().equals(sure[0].notna()):
-            raise FrameError(
-                "the presentations differ in their items or numbers of choices; put them in the "
-                "source's order with in_source_order"
-            )
+            said = "the presentations differ in their items or numbers of choices"
+            raise FrameError(f"{said}; put them in the source's order with in_source_order")
     n = n_choices(sure[0])
     k = len(sure)
     centred = np.stack([np.nan_to_num(frame.to_numpy() - 1 / n[:, None]) for frame in sure])
@@ -458,11 +452,8 @@ def choice_paralysis(
 
 
 def _paired_test(differences: pd.Series) -> tuple[float, float]:
-    """Return Cohen's d for pairs, and the p-value of Wilcoxon's test.
-
-    Differences of rounding size count as none; the test is exact for up to 50 without ties, as R's
-    wilcox.test.
-    """
+    """Return Cohen's d for pairs, and the p-value of Wilcoxon's test: differences of rounding size
+    count as none; exact for up to 50 without ties, as R's wilcox.test."""
     spread = differences.std()
     effect = differences.mean() / spread if spread > CONFIDENCE_NOISE else np.nan
     values = differences[differences.abs() >= CONFIDENCE_NOISE]

@@ -239,11 +239,8 @@ def draw_candidates(
     concepts: Ints,
     rng: np.random.Generator,
 ) -> tuple[Ints, Ints]:
-    """Draw candidates for each concept from the families of its owners (its parents, or itself).
-
-    Returns position in ``concepts`` and candidate, without repetition, in random order within a
-    position.
-    """
+    """Draw candidates for each concept from the families of its owners (its parents, or itself):
+    position in ``concepts`` and candidate, each once, in random order within a position."""
     n = len(concepts)
     of, owner = (np.arange(n), concepts) if owners is None else expand(owners, concepts)
     sizes = np.diff(families.indptr)[owner]
@@ -289,10 +286,9 @@ def choose_distractors(
 ) -> Chosen:
     """Choose four distractors for every question that has one of this kind and distance.
 
-    Random ones, concepts of ``pool`` that are neither above nor below the concept nor sisters as
-    deep as ``max_distance``, fill up where there are fewer than four of the kind, as in the
-    questions that the paper's authors released. ``counts`` gets the numbers of candidates struck
-    out and of questions left out, by reason.
+    Random concepts of ``pool``, neither above nor below nor near sisters, fill up where there are
+    fewer, as in the questions that the paper's authors released. ``counts`` gets what was struck
+    out.
     """
     graph = rules.graph
     # How general a concept is: its part of speech, and the power of two of those below it.

@@ -88,10 +88,8 @@ class WordNet:
 
 
 def find(path: str | Path | None = None) -> Path:
-    """Return the folder of WordNet's files: the one named, or the variable's, Debian's or NLTK's.
-
-    If there is none, or the one named lacks files, DataMissingError says how to get WordNet.
-    """
+    """Return the folder of WordNet's files: the one named, or the variable's, Debian's or
+    NLTK's."""
     named = path or os.environ.get(VARIABLE)
     if named:
         folder = Path(named).expanduser()

@@ -279,10 +279,8 @@ class Builder:
     def _keys(
         self, probe: str, concept: Ints, max_hops: int | None, n: int, rng: np.random.Generator
     ) -> Ints:
-        """Return rows of position in ``concept``, key and hops, shape (3, number of keys).
-
-        The key is the concept itself, or up to n of HOPS(c, r) for each r.
-        """
+        """Return rows of position in ``concept``, key (itself, or up to n of HOPS(c, r) for each
+        r), hops."""
         if probe in ("definitions", "synonymy"):
             return np.stack([np.arange(len(concept)), concept, np.zeros_like(concept)])
         deepest = int(self.graph.up.hops.max(initial=0))

@@ -134,10 +134,8 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
                 advice = "write a number as Python does, or quote a text"
                 raise ValueError(f"YAML reads it as {value}; {advice}")
         except (yaml.YAMLError, ValueError) as error:
-            raise NotebookError(
-                f"a parameter is written name=value, a literal of Python or YAML; got "
-                f"{assignment!r} ({error})"
-            ) from None
+            said = "a parameter is written name=value, a literal of Python or YAML"
+            raise NotebookError(f"{said}; got {assignment!r} ({error})") from None
     return parameters
 
 

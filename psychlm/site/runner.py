@@ -205,8 +205,8 @@ class Runner:
         return notebook.number not in FIRST, -(last.get("seconds") or 0.0)
 
     def fingerprint(self, notebook: Notebook) -> str:
-        """Hash cells, parameters and files that they name, profile, cited tables, and reports that
-        it reads; modules and data sets are compared by the checksums in the report's provenance."""
+        """Hash cells, parameters and their files, profile, cited tables, and reports that it reads;
+        modules and data are compared by checksums."""
         parameters = dict(self.parameters[notebook.name])
         source = "\n".join(notebook.code)
         settings: list[Any] = [psychlm.__version__, self.profile, parameters, notebook.cells]
