@@ -368,11 +368,9 @@ def compare(
         first = read_scores(files[0], value, cluster)
         second = read_scores(files[1], value, None)
         stems = (files[0].stem, files[1].stem)
-        names = stems if stems[0] != stems[1] else None
-        clusters = first.get("cluster")
-        compared = psychlm.compare(
-            first["score"], second["score"], level=level, cluster=clusters, names=names
-        )
+        options = {"level": level, "cluster": first.get("cluster")}
+        options["names"] = stems if stems[0] != stems[1] else None
+        compared = psychlm.compare(first["score"], second["score"], **options)
     else:
         raise click.BadParameter("two files of one model each, or one of many models (with --out)")
     say(compared)
@@ -394,9 +392,8 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     if source != "-" and not is_file:
         return lm.words_of(source)
     if is_file and not path.is_file():
-        raise FileNotFoundError(
-            f"there is no file {source}; a text that ends in {suffix} needs a space at its end"
-        )
+        advice = f"a text that ends in {suffix} needs a space at its end"
+        raise FileNotFoundError(f"there is no file {source}; {advice}")
     if is_file and suffix not in (*TABLES, *TEXTS):
         raise frames.FrameError(
             f"{source} is neither a text file ({', '.join(TEXTS)}) nor a table of words "
@@ -465,9 +462,8 @@ def surprisal(
     if page is not None:
         from psychlm import plots
 
-        shown = next(iter(parts.values())).assign(
-            **{name: part["surprisal_bits"].to_numpy() for name, part in parts.items()}
-        )
+        bits = {name: part["surprisal_bits"].to_numpy() for name, part in parts.items()}
+        shown = next(iter(parts.values())).assign(**bits)
         labels = {name: f"{plots.model_name(name)}, surprisal (bits)" for name in parts}
         plots.text(shown, labels).save(page)
         say(f"{len(shown)} words, shaded: {page}")

@@ -197,10 +197,8 @@ class Network:
             n_segments = 0
             network = cls(kind, classes, shape=tuple(inputs.shape[1:]), **sizes)
         if network.n_segments != n_segments:
-            raise ValueError(
-                f"a {kind!r} network reads {SEGMENTS[network.n_segments]}, and the inputs are "
-                f"{SEGMENTS[n_segments]}; see encode_texts and encode_images"
-            )
+            said = f"a {kind!r} network reads {SEGMENTS[network.n_segments]}, and the inputs are "
+            raise ValueError(f"{said}{SEGMENTS[n_segments]}; see encode_texts and encode_images")
         return network
 
     @property

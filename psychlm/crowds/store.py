@@ -23,7 +23,13 @@ from psychlm import data
 from psychlm.cluster import progress_bar, run_pieces
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
-from psychlm.crowds.training import check_vocabulary, checked_answers, network_for, train
+from psychlm.crowds.training import (
+    check_vocabulary,
+    checked_answers,
+    network_for,
+    responses_frame,
+    train,
+)
 from psychlm.device import torch_device
 
 if TYPE_CHECKING:
@@ -174,11 +180,8 @@ def train_crowd(
     rows = [done[number] for number in range(len(chunks))]
     columns = {name: np.concatenate([chunk[name] for chunk in rows]) for name in rows[0]}
     graded = columns.pop("responses")
-    persons = pd.Index([f"model{i:04d}" for i in range(n_models)], name="person")
-    names = pd.Index([f"item{i}" for i in range(graded.shape[1])])
-    names = answers.index if isinstance(answers, pd.Series) else names
-    values = np.where(graded == NOT_ANSWERED, np.nan, graded)
-    responses = pd.DataFrame(values, persons, names.rename("item"))
+    responses = responses_frame(np.where(graded == NOT_ANSWERED, np.nan, graded), answers)
+    persons = responses.index
     return Crowd(responses, pd.DataFrame(columns, index=persons), n_resumed)
 
 

@@ -91,11 +91,16 @@ class TrainedCrowd:
         """
         gold = checked_answers(inputs, answers, self.network.classes)
         correct = self.log_probabilities(inputs).argmax(2) == gold
-        graded = np.where(self.diverged[:, None], np.nan, correct)
-        names = [f"item{i}" for i in range(len(gold))]
-        columns = answers.index if isinstance(answers, pd.Series) else names
-        persons = [f"model{i:04d}" for i in range(len(graded))]
-        return pd.DataFrame(graded, persons, columns).rename_axis(index="person", columns="item")
+        return responses_frame(np.where(self.diverged[:, None], np.nan, correct), answers)
+
+
+def responses_frame(graded: NDArray[Any], answers: ArrayLike | pd.Series) -> pd.DataFrame:
+    """Return graded answers (models x items) with names; those of items are the index of
+    answers."""
+    names = [f"item{i}" for i in range(graded.shape[1])]
+    columns = answers.index if isinstance(answers, pd.Series) else names
+    persons = [f"model{i:04d}" for i in range(len(graded))]
+    return pd.DataFrame(graded, persons, columns).rename_axis(index="person", columns="item")
 
 
 def check_vocabulary(inputs: Inputs, vocabulary: Vocabulary | None) -> None:

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
 from psychlm import stats
-from psychlm.frames import FrameError, check_items, format_names
+from psychlm.frames import FrameError, check_items, format_names, refuse
 from psychlm.lm.choices import answer_places, check_scores, confidences, grade, n_choices
 
 Probe = Literal["no-question", "wrong-question", "no-right-answer", "more-choices"]
@@ -279,8 +279,7 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     [-1.0, -2.0]
     """
     missing = perturbed["item_id"][~perturbed["item_id"].isin(scores.index)]
-    if len(missing):
-        raise FrameError(f"perturbed items {format_names(missing)} have no scores; score them")
+    refuse("perturbed items", missing, "have no scores; score them")
     values = scores.loc[perturbed["item_id"]].to_numpy(np.float64)
     n_choices = perturbed["order"].map(len).to_numpy()
     order = np.full(values.shape, np.nan)
@@ -425,9 +424,7 @@ def choice_paralysis(
         if not before.index.equals(scores.index):
             raise FrameError("before and after hold different items, or another order")
         m = n_choices(scores) - n
-        if (m < 1).any():
-            names = format_names(before.index[m < 1])
-            raise FrameError(f"items {names} have no more choices after than before")
+        refuse("items", before.index[m < 1], "have no more choices after than before")
         mine = scores.where(np.arange(scores.shape[1]) < n[:, None])
         c = confidences(before).to_numpy()[item, answer]
         d = confidences(scores).to_numpy()[item, answer]

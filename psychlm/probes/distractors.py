@@ -128,9 +128,8 @@ class Questions:
     def __len__(self) -> int:
         return len(self.concept)
 
-    def take(self, keep: Bools) -> Questions:
-        """Return the questions for which ``keep`` is true."""
-        rows = np.flatnonzero(keep)
+    def take(self, rows: Ints | Bools) -> Questions:
+        """Return these questions: their numbers, or whether each is taken."""
         names = [field.name for field in fields(self) if field.name != "probe"]
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 

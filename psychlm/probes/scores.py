@@ -24,13 +24,12 @@ def _by_cluster(items: pd.DataFrame, correct: pd.Series, keys: list[str]) -> pd.
     """Return one row per cluster: ``sum``, ``size`` and ``min`` of its grades, and ``rate``, the
     accuracy of all questions of its group."""
     columns = list(dict.fromkeys(["item_id", "cluster", *keys]))
-    if missing := [column for column in columns if column not in items.columns]:
-        raise FrameError(f"the items lack the columns {missing}; probes have them when built")
+    missing = [column for column in columns if column not in items.columns]
+    refuse("items lack the columns", missing, "which probes have when built")
     unnamed = items.loc[items[columns].isna().any(axis=1), "item_id"]
     refuse("items", unnamed, f"have an empty cell in one of the columns {columns}; leave them out")
     unknown = items.loc[~items["item_id"].isin(correct.index), "item_id"]
-    if len(unknown):
-        raise FrameError(f"{len(unknown)} items have no grade, {unknown.iloc[0]!r} among them")
+    refuse("items", unknown, "have no grade")
     if correct.index.has_duplicates:
         raise FrameError("a question is graded more than once; grade one model at a time")
     grades = correct.loc[items["item_id"]].to_numpy(dtype=np.float64)
@@ -177,18 +176,15 @@ def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
     >>> close_distractors(items, grades)[["random", "close", "difference"]].tolist()
     [1.0, 0.0, 1.0]
     """
-    named = items[["cluster", "distractor_set"]].notna().all(axis=1)
-    refuse(
-        "items", items.loc[~named, "item_id"], "have no cluster or distractor_set; leave them out"
-    )
+    unnamed = items.loc[items[["cluster", "distractor_set"]].isna().any(axis=1), "item_id"]
+    refuse("items", unnamed, "have no cluster or distractor_set; leave them out")
     frame = items[["cluster", "distractor_set"]].assign(
         question=items["item_id"].str.rsplit(":", n=1).str[0].to_numpy(),
         correct=correct.loc[items["item_id"]].to_numpy(dtype=np.float64),
     )
     means = frame.pivot_table("correct", ["cluster", "question"], "distractor_set")
-    pairs = (
-        means.reindex(columns=["random", "sister"]).dropna().set_axis(["random", "close"], axis=1)
-    )
+    pairs = means.reindex(columns=["random", "sister"]).dropna()
+    pairs = pairs.rename(columns={"sister": "close"})
     pairs["difference"] = pairs["random"] - pairs["close"]
     n = len(pairs)
     estimates = pairs.mean()
@@ -197,9 +193,8 @@ def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
     g = len(deviations)
     variance = g / (g - 1) * (deviations**2).sum() / n**2 if g > 1 else np.nan
     half = 1.959964 * variance**0.5
-    estimates["low"], estimates["high"] = (
-        estimates["difference"] + sign * half for sign in (-1, 1)
-    )
+    estimates["low"] = estimates["difference"] - half
+    estimates["high"] = estimates["difference"] + half
     return pd.concat([estimates, pd.Series({"n_questions": n, "n_clusters": g})])
 
 

@@ -80,11 +80,11 @@ class WordNet:
             "isa-up": (child, parent),
             "isa-down": (parent, child),
         }
-        tables = [
-            pd.DataFrame({"relation": relation, "source": source, "target": np.asarray(target)})
+        tables = {
+            relation: pd.DataFrame({"source": source, "target": np.asarray(target)})
             for relation, (source, target) in parts.items()
-        ]
-        return pd.concat(tables, ignore_index=True)
+        }
+        return pd.concat(tables, names=["relation"]).reset_index("relation").reset_index(drop=True)
 
 
 def find(path: str | Path | None = None) -> Path:

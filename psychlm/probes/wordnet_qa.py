@@ -332,62 +332,52 @@ class Builder:
         rng: np.random.Generator,
     ) -> pd.DataFrame:
         """Return questions with their distractors as an items frame."""
-        probe = questions.probe
-        row = chosen.row
-        n = len(chosen.row)
-        concept = questions.concept[row]
-        answer = questions.answer[row]
-        context = questions.context[row]
+        asked = questions.take(chosen.row)
+        probe = asked.probe
         # The key stands at a random place, the distractors in their order around it.
-        key_position = rng.integers(0, N_DISTRACTORS + 1, n)
+        key_position = rng.integers(0, N_DISTRACTORS + 1, len(asked))
         is_key = np.arange(N_DISTRACTORS + 1) == key_position[:, None]
         nodes = np.empty(is_key.shape, dtype=np.int64)
-        nodes[is_key], nodes[~is_key] = answer, chosen.nodes.ravel()
+        nodes[is_key], nodes[~is_key] = asked.answer, chosen.nodes.ravel()
         # Choices: each concept is written once.
         distinct, which = np.unique(nodes, return_inverse=True)
         columns = (self.rules.shown_words[distinct], self.gloss[distinct], self.pos[distinct])
         texts = np.empty(len(distinct), dtype=object)
         texts[:] = [choice_text(probe, *parts) for parts in zip(*columns, strict=True)]
         # Prompts: the template with its sentence and word, or with the definition.
-        shown = pd.DataFrame("", index=range(n), columns=["sentence", "word", "lemma"])
+        shown = pd.DataFrame("", index=range(len(asked)), columns=["sentence", "word", "lemma"])
         if probe != "synonymy":
-            shown = self.wordnet.contexts.iloc[context]
-        names = self.names[concept]
-        key_names = self.names[answer]
-        pos = self.pos[concept]
-        values = (pos, questions.template[row], shown["sentence"], shown["word"])
-        prompts = [
-            templates(probe, part)[template].format(sentence=sentence, word=word, gloss=gloss)
-            for part, template, sentence, word, gloss in zip(
-                *values, self.gloss[concept], strict=True
-            )
-        ]
+            shown = self.wordnet.contexts.iloc[asked.context].reset_index(drop=True)
+        names = self.names[asked.concept]
+        key_names = self.names[asked.answer]
+        pos = self.pos[asked.concept]
+        fields = shown.assign(gloss=self.gloss[asked.concept]).to_dict("records")
+        parts = zip(pos, asked.template, fields, strict=True)
         ids = [
             f"{probe}:{name}:{sentence}:{key_name}:{kind}{distance or ''}"
-            for name, sentence, key_name in zip(names, context, key_names, strict=True)
+            for name, sentence, key_name in zip(names, asked.context, key_names, strict=True)
         ]
-        return pd.DataFrame(
-            {
-                "item_id": ids,
-                "prompt": prompts,
-                "choices": texts[which.reshape(nodes.shape)].tolist(),
-                "answer": key_position,
-                "probe": probe,
-                "concept": names,
-                "pos": pos,
-                "word": shown["word"].to_numpy(),
-                "lemma": shown["lemma"].to_numpy(),
-                "answer_concept": key_names,
-                "hops": questions.hops[row],
-                "cluster": f"{probe}:" + names,
-                "distractor_set": kind,
-                "distractor_distance": distance,
-                "distractor_types": np.array(KINDS, dtype=object)[chosen.kinds].tolist(),
-                "distractor_distances": chosen.distances.tolist(),
-                "distractor_concepts": self.names[chosen.nodes].tolist(),
-                "_question": row,
-            }
-        )
+        items = {
+            "item_id": ids,
+            "prompt": [templates(probe, part)[i].format(**field) for part, i, field in parts],
+            "choices": texts[which.reshape(nodes.shape)].tolist(),
+            "answer": key_position,
+            "probe": probe,
+            "concept": names,
+            "pos": pos,
+            "word": shown["word"],
+            "lemma": shown["lemma"],
+            "answer_concept": key_names,
+            "hops": asked.hops,
+            "cluster": f"{probe}:" + names,
+            "distractor_set": kind,
+            "distractor_distance": distance,
+            "distractor_types": np.array(KINDS, dtype=object)[chosen.kinds].tolist(),
+            "distractor_distances": chosen.distances.tolist(),
+            "distractor_concepts": self.names[chosen.nodes].tolist(),
+            "_question": chosen.row,
+        }
+        return pd.DataFrame(items)
 
 
 def _sample_groups(group: Ints, n: int, rng: np.random.Generator) -> Ints:

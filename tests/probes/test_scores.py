@@ -75,7 +75,7 @@ def test_figure_3_has_random_distractors_first_and_hops_down_the_side():
 
 def test_questions_without_a_grade_are_named_and_unasked_ones_do_not_count():
     items = questions(list("aabb"))
-    with pytest.raises(FrameError, match="1 items have no grade, 'q3' among them"):
+    with pytest.raises(FrameError, match=r"items .*q3.* have no grade"):
         scores.instance_accuracy(items, grades(items, [1, 1, 1, 1]).drop("q3"))
     with pytest.raises(FrameError, match="lack the columns"):
         scores.cluster_accuracy(items.drop(columns="cluster"), grades(items, [1, 1, 1, 1]))
