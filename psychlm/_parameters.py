@@ -177,9 +177,9 @@ def of_session(notebook: str, variables: Mapping[str, Any]) -> tuple[dict, dict]
     """Return the parameters of the notebook that runs in this session: values and defaults.
 
     The parameters cell is the cell of assignments of literals that was run first (or, changed, run
-    again). A cell of that kind directly after it holds given values: papermill's, or a user's.
-    Values are what the session's ``variables`` hold (``In`` holds the cells run so far, of which
-    the last runs now), defaults what the parameters cell says; in JupyterLab, as it was last saved.
+    again); one directly after it holds given values: papermill's, or a user's. Values are what the
+    session's ``variables`` hold (``In`` has the cells run so far, and this one), defaults what the
+    parameters cell says; in JupyterLab, as it was last saved.
     """
     cells: list[dict[str, Any]] = []
     for source in variables.get("In", [])[:-1]:

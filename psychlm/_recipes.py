@@ -42,10 +42,8 @@ class RecipeError(RuntimeError):
 
 
 def read_member(archive: Path, member: str, most_bytes: int = LARGEST_MEMBER) -> bytes:
-    """Return a member of a zip or tar archive; no path inside an archive ever reaches the disk.
-
-    One that is absent, spoilt or larger than ``most_bytes`` is a :class:`RecipeError`.
-    """
+    """Return a member of a zip or tar archive; no path inside an archive ever reaches the disk. One
+    that is absent, spoilt or larger than ``most_bytes`` is a :class:`RecipeError`."""
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened, opened.open(member) as stream:

@@ -209,8 +209,7 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
         more = sorted(parameters.keys() - stored)
         raise TypeError(f"facts({name!r}) needs the parameters {missing}, and does not take {more}")
     rules = {key: _rule(rule, parameters[key]) for key, rule in stored.items()}
-    differ = {key: words for key, (holds, words) in rules.items() if not holds}
-    if differ:
+    if differ := {key: words for key, (holds, words) in rules.items() if not holds}:
         said = ", ".join(f"{key}{words}" for key, words in differ.items())
         run = ", ".join(f"{key}={parameters[key]!r}" for key in differ)
         raise OtherParametersError(f"{name} is stored for {said}, not for {run}")
@@ -219,10 +218,8 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
 
 
 def facts_parameters(name: str) -> dict[str, Any]:
-    """Return the parameters that a table of facts depends on, from the ``index.csv`` beside it.
-
-    For each its value, or a rule: ``{"at most": 100}``, ``{"any of": [...]}`` (some of these).
-    """
+    """Return the parameters that a table of facts depends on, from the ``index.csv`` beside it:
+    values, or rules, ``{"at most": 100}``, ``{"any of": [...]}`` (some of these)."""
     index = (folder() / "facts" / name).parent / "index.csv"
     if not index.is_file():
         return {}
@@ -270,8 +267,8 @@ def fetch(name: str) -> Path:
     """Put a dataset into ``data/raw/``: take it from the project, download it, or make it.
 
     The registry's ``url`` is an address, where ``#member`` names a member of an archive and
-    ``{1..55}`` many files, or names another dataset or a table of facts. A ``recipe``
-    (:mod:`psychlm._recipes`) makes the dataset from its original.
+    ``{1..55}`` many files, or another dataset or table of facts, of which a ``recipe``
+    (:mod:`psychlm._recipes`) makes the dataset.
     """
     from psychlm._recipes import RecipeError
 

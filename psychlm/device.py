@@ -87,10 +87,8 @@ def torch_device(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep small matrices on one thread, NumPy's and torch's: several wait for each other.
-
-    The first to enter sets the threads of the process, the last to leave sets them back.
-    """
+    """Keep small matrices on one thread, NumPy's and torch's: several wait for each other. The
+    first to enter sets the threads of the process, the last to leave sets them back."""
     with _lock:
         if not _inside:
             if torch := sys.modules.get("torch"):  # which takes a second to import

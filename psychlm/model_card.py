@@ -58,10 +58,9 @@ def readings_with_predictors(
 ) -> pd.DataFrame:
     """Return the readings of a corpus with all predictors of the word and the one before.
 
-    ``name`` is the corpus's folder among the facts, which hold frequencies where its words have
-    none; ``bits`` has surprisal in a column for each model. ``people`` are the cloze guesses (bits)
-    of a corpus that has them, and ``unit`` is the text, or a hundred words of it in the Natural
-    Stories.
+    ``name`` is its folder among the facts, which hold frequencies where its words have none;
+    ``bits`` has surprisal in a column for each model. ``people`` are cloze guesses (bits), and
+    ``unit`` is the text, or a hundred words of it in the Natural Stories.
     """
     models = list(bits.columns.drop(KEYS))
     words = corpus.words

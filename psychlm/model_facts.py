@@ -82,10 +82,7 @@ def presentations(
     keep: int | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Return items as written ("original"), under the confusion probes, and with their choices
-    listed, by presentation.
-
-    The first ``keep`` items are returned; what they borrow comes from all.
-    """
+    listed, by presentation: the first ``keep`` items, which borrow from all."""
     changed = {"original": asked}
     changed["no question"] = confusion.perturb(asked, "no-question", seed=seed, shuffle=True)
     for number in range(1, n_wrong + 1):
@@ -134,11 +131,9 @@ def presented(
 
 
 def scores(stored: pd.DataFrame, model: str, normalise: str = "sum") -> pd.DataFrame:
-    """Return stored scores as :func:`psychlm.lm.choice_logprobs` returns them, items x choices.
-
-    ``stored`` are rows of a table of choices about one bank and one presentation; a log-probability
-    is divided as ``normalise`` says: "sum" (not at all), "token" or "character".
-    """
+    """Return stored scores, rows of a table of choices about one bank and one presentation, as
+    :func:`psychlm.lm.choice_logprobs` returns them; divided as ``normalise`` says: "sum" (not at
+    all), "token" or "character"."""
     divisor = {"sum": None, "token": f"{model}_tokens", "character": "n_chars"}[normalise]
     values = stored[model].astype(np.float64) / (stored[divisor] if divisor else 1)
     table = stored.assign(score=values).pivot(index="item_id", columns="choice", values="score")
@@ -152,11 +147,9 @@ def stored_presentations(
     model: str,
     normalise: str = "sum",
 ) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return stored scores in the source's order of choices, by bank and presentation; without
-    those that were not put to the model.
-
-    ``tables`` are ``models/benchmarks``, for the items as written, and ``models/confusion``.
-    """
+    """Return the stored scores that were put to the model, in the source's order of choices, by
+    bank and presentation; ``tables`` are ``models/benchmarks``, of items as written, and
+    ``models/confusion``."""
     stored = pd.concat([tables[0].assign(presentation="original"), tables[1]])
     given = {}
     for bank, items in asked.items():
@@ -181,11 +174,8 @@ def shapes(stored: pd.DataFrame) -> pd.DataFrame:
 
 
 def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
-    """Return the surprisals (bits) of a corpus's words, the stored ones where a model has them.
-
-    ``corpus`` is one of :data:`WORDS`; those of models other than :data:`MODELS` are computed.
-    Columns: ``text_id``, ``word_id``, and one per model.
-    """
+    """Return the surprisals (bits) of the words of one of :data:`WORDS` in a column for each model,
+    beside ``text_id`` and ``word_id``; computed for models other than :data:`MODELS`."""
     keys = ["text_id", "word_id"]
     table = data.facts(f"models/surprisal_{corpus}")
     absent = [name for name in models if name not in table]

@@ -435,9 +435,9 @@ def _probe(model: LanguageModel) -> np.ndarray:
 def reads_output_layer(model: LanguageModel) -> bool:
     """Return whether logits are the output layer of hidden states (no cap, scale or adapter).
 
-    Whether they are is tried on a few tokens, as they are and with hidden states so large that the
-    largest logit is ``LARGE_LOGIT``: a cap hardly changes small logits. Both sides come from the
-    same product, so that they differ by rounding at most.
+    That is tried on a few tokens, as they are and with hidden states so large that the largest
+    logit is ``LARGE_LOGIT``: a cap hardly changes small logits. Both sides come from the same
+    product.
     """
     layer = model.network.get_output_embeddings()
     if type(layer) is not torch.nn.Linear or layer._forward_hooks:

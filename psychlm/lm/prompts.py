@@ -162,11 +162,9 @@ class Prompt:
         return replace(written, messages=tuple(messages))
 
     def fill(self, item: Mapping[str, Any], tokenizer: Any = None) -> tuple[str, tuple[str, ...]]:
-        """Return the text before the choice, and what is added to it for each choice.
-
-        A chat takes the tokenizer of the model. White space at the end of its template is scored
-        with the choice, as in lm-evaluation-harness, and is the same for all choices.
-        """
+        """Return the text before the choice, and what is added to it for each choice. A chat takes
+        the tokenizer of the model; white space at the end of its template is scored with the
+        choice."""
         before, added = self._written(item)
         if self.messages is None:
             return before, added

@@ -124,8 +124,7 @@ def prepare_words(
 
     Cleaning removes byte-order marks and the white space around texts, makes one space of each
     other run of white space (line ends, tabs and no-break spaces too; a blank line between
-    paragraphs stays as two line feeds), and composes accents (Unicode normalisation form C): the
-    same text then has the same surprisal however it was stored.
+    paragraphs stays as two line feeds), and composes accents (Unicode normalisation form C).
 
     ``space_after`` and ``space_before`` (white space as text, or booleans) say where something else
     than one space separates two words. Return the frame sorted by ``text_id`` and ``word_id``, its

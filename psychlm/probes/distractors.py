@@ -82,9 +82,8 @@ class Stemmer:
 def near_pairs(sets: sparse.csr_array, threshold: float) -> tuple[Ints, Ints]:
     """Return all pairs of sets whose Jaccard index reaches a threshold.
 
-    Two such sets share one of their rarest members: of a set of n, one of the n - ceil(threshold n)
-    + 1 rarest (prefix filtering; Chaudhuri, Ganti & Kaushik 2006, A Primitive Operator for
-    Similarity Joins). Only sets that share one are compared.
+    Two such sets share one of their n - ceil(threshold n) + 1 rarest members (prefix filtering;
+    Chaudhuri, Ganti & Kaushik 2006, A Primitive Operator for Similarity Joins).
     """
     size = np.diff(sets.indptr)
     rows = np.repeat(np.arange(len(size)), size)
@@ -170,9 +169,9 @@ class ChoiceRules:
     def may_answer(self, probe: str, *, filter_leaks: bool = False) -> Bools:
         """Return which concepts could be keys of a probe; its distractors are drawn from these.
 
-        Richardson & Sabharwal found (sections 3.2 and 5) that definitions of entries with and
-        without examples can be told apart without the question; so can words that stand in their
-        own definition, which no key does.
+        Definitions of entries with and without examples can be told apart without the question
+        (Richardson & Sabharwal, sections 3.2 and 5); so can words that stand in their own
+        definition.
         """
         if probe in ("hypernymy", "hyponymy"):
             return self.sound

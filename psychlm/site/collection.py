@@ -155,10 +155,8 @@ def run_parameters(
     profile: Profile = "quick",
     given: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return for each notebook the parameters that replace its own: the profile's, then ``given``.
-
-    Unknown names, and values of another type than the notebook's own, are refused.
-    """
+    """Return for each notebook the parameters that replace its own: the profile's, then ``given``;
+    unknown names, and values of another type than its own, are refused."""
     if profile not in PROFILE_FILES:
         raise NotebookError(f"no profile is {profile!r}; there are {', '.join(PROFILE_FILES)}")
     files = [read_yaml(root / name) for name in PROFILE_FILES[profile]]
@@ -188,10 +186,9 @@ def about_verdict(
 ) -> dict[str, Any]:
     """Return what a verdict says of its run: ``models`` (the papers' or stand-ins) and ``by_seed``.
 
-    A run has the paper's models if its parameters are those of ``paper.yaml``; whether another
-    rests on stand-ins, its notebook says (``stand_ins`` of :func:`psychlm.report.verdict`).
-    ``by_seed`` counts the sentences of ``tests/verdicts_by_seed.py``, which ran the profile's own
-    parameters; for a run with others, but for the seed, it is empty.
+    A run has the paper's models if its parameters are those of ``paper.yaml``. ``by_seed`` counts
+    the sentences of ``tests/verdicts_by_seed.py``, which ran the profile's own parameters; it is
+    empty for a run with others, but for the seed.
     """
     values = notebook.parameters | dict(parameters)
     papers = read_yaml(root / "notebooks" / "paper.yaml").get(notebook.name)

@@ -240,10 +240,8 @@ def present(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
 
 
 def verdict_figure(cells: list[nbformat.NotebookNode]) -> tuple[str, bytes, str]:
-    """Return the type, content and alternative text of the picture that ``report.verdict`` shows.
-
-    The cell that showed it first describes it. All are empty without one.
-    """
+    """Return type, content and alternative text of the picture that ``report.verdict`` shows,
+    described by the cell that showed it first; all empty without one."""
     described: dict[str, dict[str, Any]] = {}  # by picture: the metadata of its first cell
     for cell in cells:
         for output in cell.get("outputs", []):

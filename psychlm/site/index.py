@@ -96,10 +96,10 @@ def shown(value: Any, decimals: int | None = None) -> str:
 def compare(report: dict[str, Any]) -> pd.DataFrame:
     """Return the numbers of a report beside the published ones, a row each: :data:`COLUMNS`.
 
-    A number *agrees* if it is within half a unit of the last decimal printed. The decimals of a
-    published number are those of its text. A float has lost its trailing zeros: it gets the most
-    decimals of its kind (same paper and table, last part of the key, and unit). Numbers on
-    simulated data, and those recorded with ``comparable=False``, are not compared.
+    A number *agrees* if it is within half a unit of the last decimal printed: of a text its own, of
+    a float, which has lost its trailing zeros, the most of its kind (same paper and table, last
+    part of the key, unit). Simulated numbers, and those with ``comparable=False``, are not
+    compared.
     """
     numbers = report["numbers"]
     decimals = []
@@ -184,12 +184,12 @@ def match(keys: pd.Series, patterns: pd.Series) -> pd.Series:
 def printed_cells(numbers: pd.DataFrame) -> pd.DataFrame:
     """Return one row per printed cell that was compared, with what the comparison rests on.
 
-    A cell counts if its number was compared, or if ``data/published/ledger.csv`` says that it rests
-    on *own data*. The columns (:data:`LEDGER_COLUMNS`) answer different questions and are never
-    added up: *own data* are computed from released responses, *printed arithmetic* from
-    other printed numbers; a *reference program* is no paper, and what is *true by construction* no
-    evidence. Added are ``column``, ``units`` (ours less printed, in units of the last decimal
-    printed), ``agrees`` and ``relative``, the distance by the printed number.
+    A cell counts if its number was compared, or rests on *own data* by
+    ``data/published/ledger.csv``. The columns (:data:`LEDGER_COLUMNS`) are never added up: *own
+    data* are computed from released responses, *printed arithmetic* from other printed numbers; a
+    *reference program* is no paper, and what is *true by construction* no evidence. Added are
+    ``column``, ``units`` (ours less printed, in units of the last decimal), ``agrees`` and
+    ``relative``, the distance by the printed number.
     """
     rules = data.published("ledger")
     named = match(numbers["key"], rules["pattern"]).map(rules["column"])
