@@ -134,9 +134,12 @@ def key_label(key: str) -> str:
 
     >>> key_label("lalor2020.table2_2.4GS.neutral"), key_label("filter.SNLI.UB.0.75")
     ('Lalor 2020, Table 2.2, 4GS, neutral', 'filter, SNLI, UB, 0.75')
+    >>> key_label("babylm.s_GPTNeo_2.7B")
+    'babylm, GPTNeo 2.7B'
     """
     words = []
-    for part in re.split(r"\.(?!\d+(?:\.|$))|(?<!\b0)\.", key):
+    key = re.sub(r"(?<=\.)s_(?=GPT)", "", key)  # surprisal, in released columns
+    for part in re.split(r"\.(?!\d+(?:\.|$|[BM]\b))|(?<!\b0)\.(?!\d+[BM]\b)", key):
         citation = re.fullmatch(r"([a-z]+)((?:19|20)\d\d)", part)
         printed = re.fullmatch(r"(table|figure|chapter|section)s?_?(\w+)", part)
         if citation:

@@ -64,11 +64,12 @@ def target(out: Path | None, name: str) -> Path:
 
 def row_of(row: dict[str, Any]) -> list[str]:
     """Return a row of a card as the cells that are printed."""
+    from psychlm._formatting import number
 
     def text(value: Any) -> str:
         if not isinstance(value, (int, float)):
             return str(value or "")
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return number(value, ".3g" if abs(value) < 1000 else ",.0f")
 
     interval = "" if row.get("low") is None else f"[{text(row['low'])}, {text(row.get('high'))}]"
     label = row.get("row") or row["key"].removeprefix("card.").replace("_", " ")
