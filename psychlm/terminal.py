@@ -112,7 +112,8 @@ def write_workbook(sheets: Mapping[str, pd.DataFrame], out: Path) -> None:
         for name, table in sheets.items():
             plain = table.map(escaped)
             plain = plain.rename(columns=lambda column: escaped(str(column)))
-            plain.to_excel(book, sheet_name=re.sub(r"[][*:?/\\]", " ", name)[:31].strip(), index=False)
+            sheet = re.sub(r"[][*:?/\\]", " ", name)[:31].strip()
+            plain.to_excel(book, sheet_name=sheet, index=False)
 
 
 def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = False) -> None:

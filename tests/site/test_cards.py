@@ -67,7 +67,7 @@ def test_a_card_is_refused_among_the_reports_and_over_its_input(study: Path, mon
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_study_of_ones_own_becomes_a_page_and_its_numbers(study: Path) -> None:
-    done = run("card", "corpus", "mine.csv", *OPTIONS, "--out", "out/a")
+    done = run("card", "corpus", "mine.csv", *OPTIONS, "--language", "de", "--out", "out/a")
     assert done.exit_code == 0, done.output
     content = json.loads((study / "out" / "a.json").read_text())
     assert content["status"] == "complete"
@@ -75,6 +75,7 @@ def test_a_study_of_ones_own_becomes_a_page_and_its_numbers(study: Path) -> None
     page = (study / "out" / "a.html").read_text()
     assert "<script" not in page and 'src="http' not in page
     assert content["verdict"]["sentence"] in " ".join(done.output.split())
+    assert "knows English alone" in content["verdict"]["sentence"]  # and is asked about German
 
 
 @pytest.mark.slow
