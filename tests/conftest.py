@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,19 @@ settings.load_profile("few")
 for variable in ("http_proxy", "https_proxy"):
     os.environ[variable] = os.environ[variable.upper()] = "http://127.0.0.1:9"
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest-xdist keep the order of modules, which it would sort by their number of tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules that have most slow tests, so that none is left for one core alone."""
+    n_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -n_slow[item.path])
 
 
 def absent(what: str, why: str = f"looked in {SHARE.name}/ beside the checkout") -> None:

@@ -96,6 +96,7 @@ def test_texts_of_several_streams_and_of_ordinary_growth_are_read(tmp_path: Path
 # starved
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
     table = pd.DataFrame(np.random.default_rng(0).random((10_000, 800)) < 0.5).rename(columns=str)

@@ -86,6 +86,7 @@ def test_the_wheel_is_small_and_says_what_it_is(wheel: Path) -> None:
     assert heading in (ROOT / "CHANGELOG.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_readmes_example_runs_outside_a_clone(outside, packages: Path) -> None:
     text = (ROOT / "README.md").read_text()
     example = re.search(r"```python\n(from psychlm.*?)```", text, re.DOTALL)[1]  # type: ignore[index]
@@ -93,6 +94,7 @@ def test_the_readmes_example_runs_outside_a_clone(outside, packages: Path) -> No
     assert outside("python", "-c", code).startswith(str(packages))
 
 
+@pytest.mark.slow
 def test_surprisal_irt_and_a_card_run_from_the_shell_outside_a_clone(outside) -> None:
     Path("story.txt").write_text("The old man the boat.")
     outside("psychlm", "surprisal", "story.txt", "--out", "words.csv")

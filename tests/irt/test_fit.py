@@ -153,7 +153,7 @@ def test_standard_errors_are_those_of_a_numerical_hessian(steep):
     answered, asymptotes = simulated(300, 6, "2PL", seed=3, missing=0.2), {}
     if steep:
         rng, asymptotes = np.random.default_rng(3), {"guessing": 0.1, "upper": 0.95}
-        known = simulate.items(8, rng, "2PL").assign(c=0.1, u=0.95)
+        known = simulate.items(5, rng, "2PL").assign(c=0.1, u=0.95)
         known.loc[known.index[0], ["a", "b"]] = [5.0, 0.3]
         answered = simulate.responses(rng.normal(size=500), known, rng)
     fit = irt.fit(answered, "2PL", tolerance=1e-6, **asymptotes)
