@@ -72,6 +72,8 @@ def decode(
     ('Müller', 'Windows-1252')
     """
     raw = Path(path).read_bytes() if raw is None else raw
+    if raw.startswith(OLD_EXCEL):
+        raise FrameError(f"{path} is a file of an old Excel, which is not read; save it as xlsx")
     advice = "save it as UTF-8, or name its encoding: encoding='cp1251'"
     told = encoding or next((n for mark, n in BYTE_ORDER_MARKS.items() if raw.startswith(mark)), "")
     # UTF-16 without its mark: letters of ASCII leave every second byte zero
@@ -211,8 +213,7 @@ def read_table(
         return Table(pd.read_stata(path, convert_categoricals=labels))
     if suffix == ".xlsx":
         return _excel_cells(path)
-    is_excel = suffix == ".xls" and path.read_bytes().startswith(OLD_EXCEL)
-    if is_excel or suffix not in (*TEXTS, *JSON):
+    if suffix not in (*TEXTS, *JSON):
         in_r = "; in R: write.csv(x, 'x.csv')" if suffix in (".rds", ".rdata", ".rda") else ""
         raise FrameError(f"files {suffix} are not read; save it as CSV, xlsx, Parquet or sav{in_r}")
     text, name = decode(path, encoding)

@@ -455,6 +455,12 @@ def test_times_in_seconds_of_a_table_are_a_warning_and_lists_need_no_text(tmp_pa
     ]
 
 
+def test_a_binary_file_of_excel_is_refused_by_what_helps(tmp_path):
+    (tmp_path / "r.xls").write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600))
+    with pytest.raises(FrameError, match="old Excel, which is not read; save it as xlsx"):
+        read_experiment(tmp_path / "r.xls")
+
+
 @pytest.mark.parametrize(
     "text", ["", "a,b\n", "# a comment\na,b\n1,2\n", "[{", "[1, 2]", "# 1. x\n1\n"]
 )
