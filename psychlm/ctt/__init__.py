@@ -9,51 +9,7 @@ Sources: Lord & Novick (1968), *Statistical Theories of Mental Test Scores*; Cro
 clusters follow Laverghetta et al. (2021), section 5.1.
 """
 
-from psychlm.ctt.clusters import (
-    ClusterAgreement,
-    ItemClusters,
-    cluster_agreement,
-    cluster_items,
-    cluster_items_by_restarts,
-)
-from psychlm.ctt.items import (
-    alpha_if_deleted,
-    alpha_interval,
-    cronbach_alpha,
-    difficulty,
-    distractors,
-    fleiss_kappa,
-    inter_item_correlation,
-    item_rest_correlation,
-    keyed_in_reverse,
-    omega,
-    scalability,
-    split_half,
-    standard_error_of_measurement,
-)
-from psychlm.ctt.subsets import SmallestSubset, WorthInPeople, smallest_subset, worth_in_people
+import lazy_loader
 
-__all__ = [
-    "ClusterAgreement",
-    "ItemClusters",
-    "SmallestSubset",
-    "WorthInPeople",
-    "alpha_if_deleted",
-    "alpha_interval",
-    "cluster_agreement",
-    "cluster_items",
-    "cluster_items_by_restarts",
-    "cronbach_alpha",
-    "difficulty",
-    "distractors",
-    "fleiss_kappa",
-    "inter_item_correlation",
-    "item_rest_correlation",
-    "keyed_in_reverse",
-    "omega",
-    "scalability",
-    "smallest_subset",
-    "split_half",
-    "standard_error_of_measurement",
-    "worth_in_people",
-]
+# __init__.pyi says which names come from which module
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.stats import f as f_distribution
 from scipy.stats import norm
 
@@ -17,6 +18,8 @@ from psychlm.frames import FrameError, Repeated, check_responses, mean_responses
 Array = NDArray[np.float64]
 Weights: TypeAlias = pd.Series | Sequence | None  # by person, or in the order of persons
 ITEMS_PER_BLOCK = 1000  # whose rest scores are in memory at once
+LEAST_UNIQUENESS = 0.005  # of a standardised item, as in psych
+RELATED = 0.6  # correlation of items that are closely related, and are no copies
 ONE_SIDED = 1.645  # standard errors, of a correlation 1 / sqrt(n): .05 of one side
 
 
@@ -299,6 +302,34 @@ def keyed_in_reverse(responses: pd.DataFrame) -> pd.Index:
     return checked.columns[component < 0]
 
 
+def copied_items(responses: pd.DataFrame | Repeated) -> pd.Series:
+    """Return, by item that repeats an earlier one, the first item that it repeats.
+
+    All persons who answered both answered them alike, and such agreement is beyond chance: in none
+    of the pairs of items would it be expected (.05, Bonferroni) of items that correlate .6, which
+    differ for a share .4 (1 - sum of the squared shares of the answers) of the persons.
+
+    >>> answers = pd.DataFrame({"q1": [0, 1] * 20, "q2": [0, 1] * 20, "q3": [0, 0, 1, 1] * 10})
+    >>> copied_items(answers).to_dict()
+    {'q2': 'q1'}
+    """
+    checked = check_size(responses, ratings=True)
+    values = checked.to_numpy()
+    answered = (~np.isnan(values)).astype(float)
+    x = np.nan_to_num(values)
+    of_both = (x**2).T @ answered
+    distance = of_both + of_both.T - 2 * x.T @ x  # sum of squared differences
+    n_both = answered.T @ answered
+    alike = np.zeros(values.shape[1])  # that two persons answer an item alike
+    for level in np.unique(values[answered == 1]) if (distance < 1e-9).sum() > len(x.T) else ():
+        alike += ((values == level).sum(axis=0) / answered.sum(axis=0)) ** 2
+    log_chance = n_both * np.log1p(-(1 - RELATED) * (1 - alike))
+    unlikely = log_chance < np.log(0.05 / max(1, len(alike) * (len(alike) - 1) / 2))
+    first, second = np.nonzero(np.triu((distance < 1e-9) & unlikely, 1))
+    pairs = pd.Series(checked.columns[first], checked.columns[second], name="copied_from")
+    return pairs[~pairs.index.duplicated()]
+
+
 def omega(responses: pd.DataFrame, n_groups: int = 3) -> pd.Series:
     r"""Return McDonald's omega, ``total`` and ``hierarchical``, by an exploratory factor analysis.
 
@@ -306,20 +337,23 @@ def omega(responses: pd.DataFrame, n_groups: int = 3) -> pd.Series:
               \omega_h = \frac{(\sum_i g_i)^2}{\mathbf 1' R \mathbf 1}
 
     with R the correlations of the items, :math:`u^2` their uniquenesses under ``n_groups`` group
-    factors (principal axes, rotated by oblimin), and g their loadings on the general factor of the
-    Schmid-Leiman solution: omega total is the share of all common factors in the variance of the
-    sum of standardised items, omega hierarchical that of the general one (Zinbarg, Revelle, Yovel &
-    Li 2005, Psychometrika 70, 123-133; R's ``psych::omega``). Items keyed in reverse are to be
-    recoded before. ``hierarchical`` is NaN of fewer than 6 items, whose total rests on one factor.
+    factors (least squares, no uniqueness below .005; rotated by oblimin), and g their loadings on
+    the general factor of the Schmid-Leiman solution: omega total is the share of all common factors
+    in the variance of the sum of standardised items, omega hierarchical that of the general one
+    (Zinbarg, Revelle, Yovel & Li 2005, Psychometrika 70, 123-133; R's ``psych::omega``). Items
+    keyed in reverse are to be recoded before. ``hierarchical`` is NaN of fewer than 6 items, whose
+    total rests on one factor.
 
     >>> from psychlm import corpora
     >>> omega(corpora.lsat6()).round(2).to_dict()
     {'total': 0.3, 'hierarchical': nan}
     """
-    from statsmodels.multivariate.factor import Factor
     from statsmodels.multivariate.factor_rotation import rotate_factors
 
     checked = check_size(responses, 3, ratings=True)
+    n_persons, n_items = checked.shape
+    if n_persons <= n_items:
+        raise FrameError(f"{n_persons} persons and {n_items} items; omega needs more persons")
     correlations, _ = stats.pairwise_correlations(checked.to_numpy(), 3)
     if np.isnan(correlations).any():
         raise FrameError(
@@ -327,26 +361,30 @@ def omega(responses: pd.DataFrame, n_groups: int = 3) -> pd.Series:
             "omega is undefined; leave items out until each pair has a correlation"
         )
 
-    def loadings_of(matrix: Array, n_factors: int) -> Array:
-        """Return the loadings of a matrix of correlations on principal axes, iterated."""
-        factors = Factor(corr=matrix, n_factor=n_factors, method="pa")
-        try:
-            return factors.fit(maxiter=2000, tol=1e-9).loadings
-        except np.linalg.LinAlgError:
-            raise FrameError(
-                f"the correlations of {len(checked.columns)} items of {len(checked)} persons are "
-                "singular, so omega is undefined: it needs more persons than items, none of which "
-                "is made of the others"
-            ) from None
+    def factors(matrix: Array, n_factors: int) -> tuple[Array, Array]:
+        """Return loadings and uniquenesses, the least squares of a matrix of correlations."""
+
+        def loss(uniqueness: Array) -> tuple[float, Array]:
+            """Half the squares of the eigenvalues that are no factors, and its gradient."""
+            values, vectors = np.linalg.eigh(matrix - np.diag(uniqueness))
+            rest = values[:-n_factors]
+            return (rest**2).sum() / 2, -(vectors[:, :-n_factors] ** 2 @ rest)
+
+        # From one less the squared multiple correlations.
+        start = 1 / np.linalg.pinv(matrix).diagonal().clip(1)
+        bounds = [(LEAST_UNIQUENESS, 1.0)] * len(matrix)
+        how = {"jac": True, "method": "L-BFGS-B", "options": {"ftol": 0, "gtol": 1e-7}}
+        uniqueness = minimize(loss, start, bounds=bounds, **how).x
+        values, vectors = np.linalg.eigh(matrix - np.diag(uniqueness))
+        return vectors[:, -n_factors:] * np.sqrt(values[-n_factors:].clip(0)), uniqueness
 
     hierarchical = len(correlations) >= 2 * n_groups
-    loadings = loadings_of(correlations, n_groups if hierarchical else 1)
+    loadings, uniqueness = factors(correlations, n_groups if hierarchical else 1)
     total = correlations.sum()
-    uniqueness = 1 - (loadings**2).sum(axis=1)
     result = {"total": 1 - uniqueness.sum() / total, "hierarchical": np.nan}
     if hierarchical:
         rotated, rotation = rotate_factors(loadings, "oblimin", 0, "oblique")
-        of_groups = loadings_of(rotation.T @ rotation, 1)
+        of_groups, _ = factors(rotation.T @ rotation, 1)
         result["hierarchical"] = (rotated @ of_groups).sum() ** 2 / total
     return pd.Series(result, name="omega")
 

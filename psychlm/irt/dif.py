@@ -434,7 +434,7 @@ def dif_logistic(
             alone, b, errors = cumulative_logit(np.column_stack([z, groups[:, g]]), categories)
             row |= {f"log_odds_{name}": b[-1], f"se_{name}": errors[-1]}
             row[f"p_{name}"] = chi2.sf(2 * max(alone - by_score, 0.0), 1)
-        row |= {"delta_r2": np.diff(r2)[0], "n_used": len(z)}
+        row |= {"delta_r2": np.diff(r2)[0] if df[0] else np.nan, "n_used": len(z)}
         row |= {f"n_used_{n}": int(m) for n, m in zip(names, groups.sum(axis=0), strict=True)}
         rows.append(row)
     table = pd.DataFrame(rows, checked.columns)

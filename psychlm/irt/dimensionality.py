@@ -211,6 +211,8 @@ def parallel_analysis(
     1
     """
     checked = check_responses(responses, ratings=True)
+    if checked.shape[1] < 3:
+        raise FrameError(f"{checked.shape[1]} different items, and a factor needs 3")
     rng = np.random.default_rng(rng)
     observed = eigenvalues(checked)
     x = checked.to_numpy()

@@ -425,10 +425,11 @@ def q3_cut(
         drawn = simulate.responses(theta, fit, rng).where(answered)
         values = q3(fit, drawn).to_numpy()[above]
         if np.isnan(values).all():
-            raise FrameError(
-                "no two items were answered by the same 3 persons, so Q3 is undefined; ask persons "
-                "more of the same items"
-            )
+            if (answered.T.astype(int) @ answered)[above].max(initial=0) < 3:
+                why = "no two items were answered by the same 3 persons; ask persons more of them"
+            else:
+                why = "the model leaves no residuals that vary; leave out items that repeat others"
+            raise FrameError(f"Q3 is undefined: {why}")
         largest[draw] = np.nanmax(values) - np.nanmean(values)
     # The quantile by rank: of 99 draws the 95th, which a 100th exceeds five times in a hundred.
     return float(np.sort(largest)[min(int(np.ceil(level * (n_draws + 1))), n_draws) - 1])
@@ -460,8 +461,8 @@ def sum_score_table(fit: IRTFit | ModelTables) -> pd.DataFrame:
     for item, answers in (tables.levels or {}).items():
         if (np.diff(np.asarray(answers, float)) != 1).any():
             raise FrameError(
-                f"the answers to item {item!r} are {list(answers)}, which do not rise by 1, so a "
-                "sum score has no one meaning; score persons by fit.score"
+                f"the answers to item {item!r} are {list(map(float, answers))}, which do not rise "
+                "by 1, so a sum score has no one meaning; score persons by fit.score"
             )
         lowest += float(answers[0])
     given = np.ones((1, len(tables.nodes)))  # P(score | node)

@@ -189,18 +189,28 @@ def test_omega_and_reverse_keys_equal_psych():
     minus = [name[1:-1] for name in expected["omega_general_items"] if name.endswith("-")]
     assert sorted(map(str, turned)) == sorted(minus)
     ratings[turned] = 4 - ratings[turned]
-    found = ctt.omega(ratings)
-    assert found["total"] == pytest.approx(expected["omega"]["total"], abs=1e-4)
-    assert found["hierarchical"] == pytest.approx(expected["omega"]["hierarchical"], abs=1e-4)
+    improper = corpora.lalor2018().graded.iloc[:, 12:24]  # whose best uniqueness is below 0
+    for name, answers in {"omega": ratings, "omega_improper": improper}.items():
+        found = ctt.omega(answers)
+        for kind in ("total", "hierarchical"):
+            assert found[kind] == pytest.approx(expected[name][kind], abs=1e-4)
+    with pytest.raises(FrameError, match="needs more persons"):
+        ctt.omega(ratings.head(12))
 
 
-def test_omega_of_parallel_items_is_alpha():
-    """Of five parallel items, with one factor, omega total is alpha: k r / (1 + (k - 1) r)."""
-    rng = np.random.default_rng(1)
-    x = pd.DataFrame(rng.normal(size=(20_000, 1)) + rng.normal(size=(20_000, 5)))
-    found = ctt.omega(x)
-    assert found["total"] == pytest.approx(5 * 0.5 / (1 + 4 * 0.5), abs=0.01)
-    assert np.isnan(found["hierarchical"])
+@pytest.mark.parametrize(("kind", "gaps"), [("2PL", 0.0), ("2PL", 0.4), ("graded", 0.4)])
+def test_items_that_repeat_others_are_found_and_no_other(kind, gaps):
+    """Reference: the items that were copied; in 40 tests of 12 to 120 persons none is."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        items = simulate.items(int(rng.integers(4, 60)), rng, kind)
+        theta = rng.normal(size=int(rng.integers(12, 120)))
+        x = simulate.responses(theta, items, rng, model=kind)
+        assert not len(ctt.copied_items(x.mask(rng.random(x.shape) < gaps).dropna(how="all"))), seed
+    x = simulate.responses(rng.normal(size=300), simulate.items(10, rng, kind), rng, model=kind)
+    x = x.assign(again=x["item-03"], more=x["item-03"])
+    x = x.mask(rng.random(x.shape) < gaps)
+    assert ctt.copied_items(x).to_dict() == {"again": "item-03", "more": "item-03"}
 
 
 def test_scalability_counts_the_pairs_that_it_rests_on():

@@ -105,7 +105,11 @@ def test_the_card_of_generated_tests_ends_and_says_what_it_could_not_compute(
     for key, number in numbers.items():
         if key.startswith("card.") and number["value"] is None:
             assert "not computed: " in number["says"], (words, key)
+    for copy, first in card["copies"].items():  # is told of, and accuses no other item
+        both = varying[[copy, first]].dropna()
+        assert (both[copy] == both[first]).all(), words
     if card["fit"] is not None:
+        assert not card["fit"].items.index.isin(card["copies"].index).any(), words
         assert len(card["scores"]) == len(varying), words
         assert set(card["of_items"].index) <= set(varying.columns), words
 
@@ -139,6 +143,24 @@ def test_the_card_of_more_than_a_thousand_items_keeps_their_order(tmp_path, monk
     rest = [varying[item].corr(total - varying[item]) for item in varying]
     assert found["classical"]["rest"].to_numpy() == pytest.approx(rest)
     assert found["classical"]["H"].notna().sum() == 200
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("n_others", [0, 5])
+def test_five_copies_of_an_item_are_named_and_the_others_are_not_accused(
+    n_others, tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(7)
+    x = simulate.responses(rng.normal(size=200), simulate.items(n_others + 1, rng), rng)
+    x.columns = [f"q{item}" for item in range(n_others + 1)]
+    x = x.assign(**{f"copy{number}": x["q0"] for number in range(4)})
+    found = card_of(x, None, tmp_path, monkeypatch)
+    assert found["copies"].to_dict() == {f"copy{number}": "q0" for number in range(4)}
+    first = next(words for holds, words in found["wordings"][:-1] if holds)
+    assert first == f"Leave out items that repeat others first (4 of {n_others + 5} items)."
+    assert found["misfit"] == [] and not found["dependent"]
+    if not n_others:
+        assert found["not_computed"]["model"] == "a model needs 3 different items; here: 1"
 
 
 @pytest.mark.filterwarnings("ignore")
