@@ -457,8 +457,8 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     refuse(
         "words",
         checked.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None),
-        "(text_id, word_id) are empty or not text; read CSV files with keep_default_na=False, or "
-        "the word 'None' becomes a missing value",
+        "(text_id, word_id) are empty or not text; leave out rows without a word; pandas reads the "
+        "word 'None' as missing unless keep_default_na=False",
     )
     skipped = checked[checked["word_id"] != checked.groupby("text_id")["word_id"].rank()]
     if whole_texts and len(skipped):
