@@ -488,7 +488,7 @@ def surprisal(
 
 
 @main.command()
-@click.argument("source", metavar="ITEMS.jsonl|DATASET")
+@click.argument("source", metavar="ITEMS|DATASET")
 @click.option("--model", "models", multiple=True, required=True, help="A folder or hub name.")
 @choice_option(
     "--normalise", "sum token character byte unconditional", "sum", "How choices are scored."
@@ -517,6 +517,8 @@ def responses(source: str, models: tuple[str, ...], spreadsheet: bool, **options
     for out, other in zip(outputs, outputs[::-1], strict=True):
         check_out(out, source, *([other] if other else []))
     items = corpora.read_items(source)
+    if "recognised" in items.attrs:
+        say(f"psychlm: {items.attrs['recognised']}", err=True)
     options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
     if options["bos"] == "none":
         options["bos"] = None

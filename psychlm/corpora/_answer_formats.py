@@ -142,9 +142,11 @@ def _moodle(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 def _persons_in_columns(cells: pd.DataFrame) -> bool:
     """Return whether rows are items: the first column names them, and no column names persons."""
     first = cells.columns[0]
-    others = [*names_of("person"), *names_of("answer"), *USUAL["repeat"].split()]
-    is_item = plain(first) in names_of("item")
-    return is_item and cells[first].is_unique and not find(cells, others, [first])
+    others = [*names_of("person"), *USUAL["repeat"].split()]
+    # right answers in words, beside grades of persons, are about the items
+    grades = [n for n in cells if pd.to_numeric(cells[n].dropna(), errors="coerce").notna().all()]
+    is_long = find(cells, others, [first]) or find(cells[grades], names_of("answer"), [first])
+    return plain(first) in names_of("item") and cells[first].is_unique and not is_long
 
 
 def _turned(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

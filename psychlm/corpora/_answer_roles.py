@@ -208,6 +208,12 @@ def turn(responses: pd.DataFrame, reverse: Sequence[str], notes: list[str]) -> N
 
 def needs_key(words: Mapping[str, pd.Series], header: Sequence[str]) -> str:
     """Return the message about columns of text that may be answers."""
+    lists = [n for n, cells in words.items() if cells.dropna().str.match(r"[\[{]\W").all()]
+    if lists:
+        return (
+            f"columns {format_names(lists)} hold lists or records in a cell; write one table with "
+            "the columns person, item and correct, a row an answer"
+        )
     # the texts that most of the columns share
     texts = [column.dropna().astype(str).str.strip() for column in words.values()]
     in_columns = Counter(text for column in texts for text in column.unique())
@@ -221,8 +227,8 @@ def needs_key(words: Mapping[str, pd.Series], header: Sequence[str]) -> str:
         for number, label in sorted(zip(numbers, found, strict=True))
     )
     return (
-        f"columns {format_names(words)} hold text such as {found[0]!r}: raw answers need a key, "
-        f"the right answer of each item (key=); words that stand for numbers need labels=, as "
+        f"columns {format_names(words)} hold text such as {found[0][:60]!r}: raw answers need a "
+        f"key, the right answer of each item (key=); words that stand for numbers need labels=, as "
         f"labels='{assigned}'{'' if is_numbered else ' with a number for each ?'}; if these are "
         f"no answers, items= names those that are; the header is {format_names(header, 12)}"
     )
@@ -246,6 +252,17 @@ def in_case_of(key: pd.Series, raw: pd.DataFrame, notes: list[str]) -> pd.DataFr
     return changed
 
 
+def _plain(answer: str) -> str:
+    """Return a free answer without case, article, last mark and separators of thousands.
+
+    >>> _plain("The Cat."), _plain("1,000")
+    ('cat', '1000.0')
+    """
+    text = re.sub(r"^(an?|the)\s+(?=.)", "", answer.strip().rstrip(".!?").casefold())
+    digits = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    return str(float(digits)) if re.fullmatch(r"-?\d+(\.\d+)?", digits) else text
+
+
 def graded_by(raw: pd.DataFrame, key: pd.Series, notes: list[str]) -> pd.DataFrame:
     """Return raw answers as right (1), wrong (0) or NaN; note what the key allows.
 
@@ -254,11 +271,14 @@ def graded_by(raw: pd.DataFrame, key: pd.Series, notes: list[str]) -> pd.DataFra
     """
 
     def parts_of(text: str) -> frozenset[str]:
-        return frozenset(part for part in map(str.strip, re.split(r"[,;|/]", text)) if part)
+        return frozenset(
+            part for part in map(str.strip, re.split(r"[;|/]|,(?!\d{3}\b)", text)) if part
+        )
 
     grades: dict[str, pd.Series] = {}
     several: list[str] = []
     folded: list[str] = []
+    n_near = 0
     for name in raw.columns:
         answers = raw[name]
         right = {key[name]}
@@ -275,6 +295,9 @@ def graded_by(raw: pd.DataFrame, key: pd.Series, notes: list[str]) -> pd.DataFra
         if not is_right.any() and answers.dropna().str.casefold().isin(in_small).any():
             folded.append(name)
             is_right = answers.str.casefold().isin(in_small)
+        plain_of = {one: _plain(one) for one in answers.dropna().unique()}
+        near = answers.map(plain_of).isin({_plain(one) for one in right})
+        n_near += int((near & ~is_right).sum())
         grades[name] = is_right.astype(float).where(answers.notna())
     graded = pd.DataFrame(grades)
     if not graded.eq(1).any(axis=None):
@@ -282,6 +305,11 @@ def graded_by(raw: pd.DataFrame, key: pd.Series, notes: list[str]) -> pd.DataFra
         raise FrameError(
             f"nobody chose the right answer of any item: {first!r} has the key {key[first]!r} and "
             f"the answers {sorted(raw[first].dropna().unique())[:6]}"
+        )
+    if n_near:
+        notes.append(
+            f"{n_near} answers that are wrong differ from the key in letters' case, an article, a "
+            "full stop or how a number is written only (a key may hold several, as Paris|paris)"
         )
     notes += [f"several right answers: {format_names(several)}"] if several else []
     notes += [f"capital letters do not count in {format_names(folded)}"] if folded else []

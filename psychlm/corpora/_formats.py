@@ -27,7 +27,7 @@ USUAL = {
     "teilnehmerin teilnehmerid reader readerid sujet sujeto participante proefpersoon ppn user "
     "worker workerid prolificid prolificpid responseid recordid userid uuid runid studyid "
     "recordingsessionlabel id",
-    "item": "item variable question itemid questionid sampleid docid instanceid",
+    "item": "item variable question itemid questionid sampleid docid instanceid taskid",
     "answer": "correct score rating iscorrect acc accuracy grade value resp "
     "evaluationiscorrect evaluationscore response answer",
     "repeat": "repeat epoch attempt trial wave rater seed run replicate",

@@ -174,6 +174,7 @@ FORMATS = [
         answers=_harness,
     ),
 ]
+ELSE = "of other programs write one table with the columns model, item and correct, a row an answer"
 EXPECTED = "; ".join(f"{form.name} ({form.recognised_by})" for form in FORMATS)
 
 
@@ -224,6 +225,10 @@ def _rows(file: Path, left_out: Counter) -> list[Row] | None:
                 left_out[f"lines of {file.name} that are no JSON (an end that is cut off?)"] += 1
     first = records[0] if isinstance(records, list) and records else records
     keys = set(first) if isinstance(first, dict) else set()
+    if keys >= {"results", "versions"}:
+        raise ValueError(
+            "it holds totals; answers are in the samples that `lm_eval --log_samples` writes"
+        )
     form = next((form for form in FORMATS if keys.issuperset(form.needs.split())), None)
     # py-irt's lines have responses, and may have a key doc_id
     if form is None or form.answers is None or "responses" in keys:
@@ -251,12 +256,15 @@ def read(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
     found, notes = read_each(files, lambda file: _rows(file, left_out))
     notes += [f"left out: {n} {what}" for what, n in left_out.items() if n]
     rows = [row for of_file in found.values() for row in of_file or []]
+    notes += [
+        f"{name.name} is left out (no answers are in it)" for name, of in found.items() if of == []
+    ]
     no_logs = [file.name for file, of_file in found.items() if of_file is None]
     if not rows:
         has_tables = any(path.glob("*.[ctdx]*")) if path.is_dir() else bool(no_logs)
         if has_tables and not notes:
             return None
-        why = "; ".join(notes) or f"a folder holds logs of {EXPECTED}"
+        why = "; ".join(notes) or f"a folder holds logs of {EXPECTED}; {ELSE}"
         raise ValueError(f"no graded answers are in it: {why}")
     notes += [f"{name} is left out (no log)" for name in no_logs]
     table = pd.DataFrame(rows)

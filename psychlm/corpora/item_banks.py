@@ -9,10 +9,14 @@ source that is missing or has another layout is a :class:`psychlm.data.DataError
 
 from __future__ import annotations
 
+import ast
 import bz2
 import json
+import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -21,7 +25,9 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
+from psychlm.corpora._formats import find
 from psychlm.corpora._logs import check_growth, most_bytes
+from psychlm.corpora._sniff import read_table
 from psychlm.data import DataError, DataMissingError
 
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
@@ -159,12 +165,14 @@ def _gold_places(frame: pd.DataFrame, source: Source, first: int = 0) -> pd.Seri
     stem = name.removesuffix(".jsonl")
     labels = f"{stem}-labels.lst" if name != stem else f"{name}-labels"
     given = list(map(str, frame["label"])) if "label" in frame else read_lines(labels)
-    if len(given) != len(frame) or not all(label.strip().isdecimal() for label in given):
+    given = ["" if label.strip() == "-1" else label.strip() for label in given]  # of test sets
+    if len(given) != len(frame) or not all(label.isdecimal() for label in given if label):
         raise DataError(
             f"{labels} does not belong to {source}: it holds {len(given)} labels for the "
             f"{len(frame)} items, or others than numbers"
         )
-    return pd.Series([min(int(label[:12]), LARGEST) - first for label in given], index=frame.index)
+    places = [min(int(label[:12]), LARGEST) - first if label else None for label in given]
+    return pd.Series(places, index=frame.index)
 
 
 def _finish(items: pd.DataFrame, no_label: pd.Series | None = None) -> pd.DataFrame:
@@ -174,8 +182,12 @@ def _finish(items: pd.DataFrame, no_label: pd.Series | None = None) -> pd.DataFr
     reason = pd.Series(frames.choice_flaws(items["choices"])).map(reasons)
     if no_label is not None:
         reason = reason.mask(no_label.to_numpy(), "no gold label")
+    left_out = reason.value_counts().to_dict()
+    if reason.notna().all():
+        counts = ", ".join(f"{n} have {why}" for why, n in left_out.items())
+        raise DataError(f"none of {len(items)} items can be asked: {counts}; give others")
     checked = frames.check_items(items[reason.isna().to_numpy()].reset_index(drop=True))
-    checked.attrs["left_out"] = reason.value_counts().to_dict()
+    checked.attrs["left_out"] = left_out
     return checked
 
 
@@ -357,28 +369,45 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
 # Layouts of multiple choice: what records must hold, and how they become prompt, choices, answer
 
 
+SCIQ = ["correct_answer", "distractor1", "distractor2", "distractor3"]
+GPQA = ["Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3))]
+
+
 def _columns(frame: pd.DataFrame, *names: str | int) -> list[list[Any]]:
     return frame[list(names)].to_numpy(dtype=object).tolist()
 
 
-def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
-    """MMLU (Hendrycks et al. 2021): the answer is a place from 0, or its letter."""
-    items = {"prompt": frame["question"], "choices": frame["choices"]}
-    place_of = {letter: place for place, letter in enumerate(ascii_uppercase)}
-    items["answer"] = [
-        place_of.get(answer.strip().upper(), -1) if isinstance(answer, str) else answer
-        for answer in frame["answer"]
-    ]
-    return items | ({"category": frame["subject"]} if "subject" in frame else {})
-
-
 def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """SciQ (Welbl et al. 2017): choices are put in random order; ``support`` is a paragraph."""
-    names = ["correct_answer", "distractor1", "distractor2", "distractor3"]
     order = np.random.default_rng(0).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
-    choices = np.take_along_axis(frame[names].to_numpy(object), order, axis=1).tolist()
-    items = {"prompt": frame["question"], "choices": choices, "support": frame.get("support", "")}
+    choices = np.take_along_axis(frame[SCIQ].to_numpy(object), order, axis=1).tolist()
+    items = {"prompt": frame.get("question", frame.get("Question")), "choices": choices}
+    items["support"] = frame.get("support", "")
     return items | {"answer": (order == 0).argmax(axis=1)}
+
+
+def _gpqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """GPQA (Rein et al. 2023): as SciQ, under other names."""
+    return _sciq(frame.rename(columns=dict(zip(GPQA, SCIQ, strict=True))), source)
+
+
+def _copa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """COPA (Roemmele et al. 2011): the likelier cause or effect, after "because" or "so"."""
+    word = frame["question"].map({"cause": " because", "effect": " so"})
+    if word.isna().any():
+        raise DataError(f"{source} asks {frame['question'].unique()}, not for cause and effect")
+    choices = frame[["choice1", "choice2"]].map(lambda text: text[:1].lower() + text[1:])
+    items = {"prompt": frame["premise"].str.removesuffix(".") + word, "template": "continuation"}
+    return items | {"choices": choices.to_numpy().tolist(), "answer": _gold_places(frame, source)}
+
+
+def _truthful_qa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """TruthfulQA (Lin et al. 2022), with one right choice (MC1)."""
+    labels = [target.get("labels") for target in frame["mc1_targets"]]
+    is_one = [isinstance(of_item, list) and of_item.count(1) == 1 for of_item in labels]
+    answer = [one.index(1) if right else None for one, right in zip(labels, is_one, strict=True)]
+    choices = [target.get("choices") for target in frame["mc1_targets"]]
+    return {"prompt": frame["question"], "choices": choices, "answer": answer}
 
 
 def _piqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -423,6 +452,150 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     return items | {"template": "continuation"}
 
 
+# Other files with a question, choices and a right answer: the usual names of their columns
+
+CONTEXTS = "passage article context story".split()
+STEMS = "question question_stem stem query sentence goal prompt problem ctx startphrase".split()
+CHOICES = "choices options endings".split()
+KEYS = "answerKey key answer correct correct_answer right_answer gold label target cop".split()
+IDS = "item_id id question_id qid uid example_id idx ind".split()
+# "A", "option1", "choice_b", "opa", "ending0": the letter or number is the choice's label
+A_CHOICE = r"(?:opt?|option|choice|answer|ans|sol|ending|alternative)?[\W_]*([a-j]|\d)"
+IN_FULL = (
+    "write the items with item_id, prompt, choices (a list) and answer (the right choice's "
+    "position, from 0), one JSON object a line"
+)
+
+
+def _label_and_text(cell: Any) -> tuple[list[Any], Any]:
+    """Return labels, where a cell has them, and texts of an item's choices."""
+    if isinstance(cell, str) and cell.startswith(("[", "{")):  # a list in a cell of a table
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            cell = ast.literal_eval(cell)
+    if isinstance(cell, list) and cell and all(isinstance(one, dict) for one in cell):
+        return [one.get("label") for one in cell], [one.get("text") for one in cell]
+    if not isinstance(cell, dict):
+        return [], cell
+    labels, texts = cell.get("label"), cell.get("text")
+    if isinstance(labels, list) and isinstance(texts, list):
+        return labels, texts
+    return list(cell), list(cell.values())
+
+
+def _readings(key: Any, labels: list[Any], choices: Any) -> dict[str, int]:
+    """Return the place of the right choice by each way in which a key may name it."""
+    texts = [str(choice).strip() for choice in choices] if isinstance(choices, list) else []
+    key = int(key) if isinstance(key, float) and key.is_integer() else key
+    said = str(key).strip()
+    names = [str(label).upper() for label in labels]
+    places = {"label": names.index(said.upper()) if names.count(said.upper()) == 1 else -1}
+    if isinstance(key, str):
+        places["letter"] = ascii_uppercase.find(said.upper()) if len(said) == 1 else -1
+        places["text"] = texts.index(said) if said in texts else -1
+    if re.fullmatch(r"\d{1,3}", said):
+        places |= {"position from 0": int(said), "position from 1": int(said) - 1}
+    return {way: place for way, place in places.items() if 0 <= place < len(texts)}
+
+
+def _by_names(records: list[dict[str, Any]], source: Source) -> pd.DataFrame | None:
+    """Return items of columns with usual names, or None; ``attrs["recognised"]`` says which.
+
+    What a key is (a label, letter, text or position of the right choice) is found from all items
+    together. Keys of which several readings fit, with other right choices, are refused.
+    """
+    frame = pd.DataFrame(records)
+    stem = find(frame, STEMS)
+    key = find(frame, KEYS, [stem])
+    if not stem or not key:
+        return None
+    context = find(frame, CONTEXTS, [stem, key])
+    listed = find(frame, CHOICES)
+    matches = {str(name): re.fullmatch(A_CHOICE, str(name), re.I) for name in frame if name != key}
+    label_of = {name: match[1].upper() for name, match in matches.items() if match}
+    keys = frame[key].tolist()
+    absent = np.array([k is None or k != k or str(k).strip() in ("", "-1") for k in keys])
+    given = frame[key][~absent]
+    # choices, with labels where they have some
+    if listed:
+        labelled = [_label_and_text(cell) for cell in frame[listed]]
+    elif len(label_of) > 1 and len(set(label_of.values())) == len(label_of):
+        listed = "', '".join(label_of)
+        cells = frame[[*label_of]].to_dict("records")
+        filled = [{n: text for n, text in row.items() if str(text).strip()} for row in cells]
+        labelled = [([label_of[n] for n in row], list(row.values())) for row in filled]
+    elif given.map(lambda one: isinstance(one, bool)).all():
+        listed = "no', 'yes"
+        labelled = [(["False", "True"], ["no", "yes"])] * len(frame)
+    else:
+        return None
+    name = find(frame, IDS, [stem, key])
+    ids = frame[name].map(str) if name else pd.Series(_numbered_ids(source, len(frame)))
+    items = _unique_ids(ids, source)
+    items["prompt"] = frame[stem]
+    if context:
+        both = frame[[context, stem]].map(lambda one: isinstance(one, str) and one.strip() != "")
+        joined = frame[context].astype(str) + "\n" + frame[stem].astype(str)
+        items["prompt"] = frame[stem].where(~both.all(axis=1), joined)
+    items["choices"] = [texts for _, texts in labelled]
+    # what the keys of all items can be; an item that cannot be asked is left out below
+    asked = ~absent & (pd.Series(frames.choice_flaws(items["choices"])) == "").to_numpy()
+    found = [_readings(keys[i], *labelled[i]) for i in np.flatnonzero(asked)]
+    n_of_way: Counter[str] = Counter(way for one in found for way in one)
+    # labels in a list of choices name them; numbers beside a list count from 0, as in MMLU
+    has_labels = not label_of and any(labels for labels, _ in labelled)
+    if has_labels and n_of_way["label"] == len(found):
+        n_of_way = Counter(label=len(found))
+    elif has_labels:  # "B" is no second choice where labels are not A, B ...
+        n_of_way = Counter({way: n_of_way[way] for way in ("label", "text")})
+    elif not label_of and given.map(lambda one: isinstance(one, int | float)).all():
+        n_of_way = Counter({"position from 0": n_of_way["position from 0"]})
+    likely = max(n_of_way, default="", key=lambda way: n_of_way[way])
+    wrong = [likely not in one for one in found]
+    said = (
+        f"of {source} have a key in {key!r} that is none of their choices; correct or remove them"
+    )
+    frames.refuse("items", items["item_id"][asked][wrong], said)
+    way_of_answers: dict[tuple[int, ...], str] = {}
+    for way in n_of_way:
+        if all(way in one for one in found):
+            way_of_answers.setdefault(tuple(one[way] for one in found), way)
+    if len(way_of_answers) > 1:
+        raise DataError(
+            f"the keys {list(map(str, given[:4]))} in {key!r} of {source} may each be the right "
+            f"choice's {' or '.join(way_of_answers.values())}; {IN_FULL}"
+        )
+    right = pd.Series([one[likely] for one in found], index=items.index[asked], dtype=int)
+    items["answer"] = right.reindex(items.index, fill_value=0)
+    used = {stem, key, context, listed, name, *label_of, *items}
+    others = frame[[column for column in frame if column not in used]]
+    items = _finish(pd.concat([items, others], axis=1), pd.Series(absent))
+    n_choices = items["choices"].map(len)
+    sizes = " to ".join(map(str, sorted({n_choices.min(), n_choices.max()})))
+    items.attrs["recognised"] = (
+        f"prompt {' and '.join(repr(n) for n in (context, stem) if n)}, choices '{listed}' "
+        f"({sizes} an item), right answer {key!r} (its {likely})"
+        + f"; other columns: {', '.join(others)}"
+        * (len(others.columns) > 0)
+    )
+    return items
+
+
+def _records_of_table(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a table; one without a header ends in letters of the right choices."""
+    if file.suffix.lower() == ".parquet":
+        return json.loads(pd.read_parquet(file).to_json(orient="records", force_ascii=False))
+    try:
+        cells = read_table(file, spaces=True).cells.fillna("")
+    except (ValueError, OSError) as error:
+        raise DataError(f"{file} cannot be read as a table ({error})") from error
+    n_choices = cells.shape[1] - 2
+    letters = [*ascii_uppercase[: max(n_choices, 0)]]
+    if n_choices > 1 and cells.columns[-1] in letters and cells.iloc[:, -1].isin(letters).all():
+        first = pd.DataFrame([list(cells.columns)], columns=cells.columns)
+        cells = pd.concat([first, cells]).set_axis(["question", *letters, "answer"], axis=1)
+    return cells.to_dict("records")
+
+
 # What records must hold, with types for those that a function above builds items of; names alone
 # for a reader of its own. The first layout whose columns are there reads the source.
 LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
@@ -430,12 +603,14 @@ LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
         _strings("prompt") | {"item_id": (str, int), "choices": list, "answer": (int, float, str)},
         lambda frame, source: {str(name): frame[name] for name in frame},
     ),
-    (_strings("question") | {"choices": list, "answer": (str, int)}, _mmlu),
     ({"id", "question"}, read_arc),
     ({"gold_label", "sentence1"}, nli),
     ({"uid", "context", "hypothesis"}, nli),
     ({"idx", "sentence1", "logic"}, glue_diagnostic),
-    (_strings("question", "correct_answer", "distractor1", "distractor2", "distractor3"), _sciq),
+    (_strings("question", *SCIQ), _sciq),
+    (_strings("Question", *GPQA), _gpqa),
+    (_strings("premise", "question", "choice1", "choice2"), _copa),
+    (_strings("question") | {"mc1_targets": dict}, _truthful_qa),
     (_strings("goal", "sol1", "sol2"), _piqa),
     (_strings("context", "question", "answer") | {"options": list}, _social_iqa),
     (_strings("context", "question", "answerA", "answerB", "answerC"), _social_iqa),
@@ -447,21 +622,29 @@ LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
 def read_items(source: Source) -> pd.DataFrame:
     """Read an item bank, told apart by the keys of its records or by its first line.
 
-    Known are an items frame as JSONL (``item_id``, ``prompt``, ``choices``, ``answer``), MMLU, ARC
-    and OpenBookQA (:func:`read_arc`), SNLI, MNLI and ANLI (:func:`nli`), GLUE's diagnostic
-    (:func:`glue_diagnostic`), SciQ, PIQA, Social IQA, HellaSwag (as released, or blocks of six
-    lines: beginning, number of the right ending, four endings), abductive NLI, and the Stanford
-    Sentiment Treebank (:func:`sentiment`). Labels in a file of their own lie beside the items
-    (``dev-labels.lst`` beside ``dev.jsonl``).
+    Known are an items frame as JSONL (``item_id``, ``prompt``, ``choices``, ``answer``), ARC and
+    OpenBookQA (:func:`read_arc`), SNLI, MNLI and ANLI (:func:`nli`), GLUE's diagnostic
+    (:func:`glue_diagnostic`), SciQ, GPQA, COPA, TruthfulQA (MC1), PIQA, Social IQA, HellaSwag (as
+    released, or blocks of six lines: beginning, number of the right ending, four endings),
+    abductive NLI, and the Stanford Sentiment Treebank (:func:`sentiment`). Labels in a file of
+    their own lie beside the items (``dev-labels.lst`` beside ``dev.jsonl``).
+
+    Other JSONL, CSV, Excel and Parquet files are read by the usual names of their columns, as MMLU,
+    ARC, CommonsenseQA, RACE, WinoGrande and BoolQ have them on the Hugging Face hub: a question
+    (behind a passage), choices in a list or in columns (``A``, ``B``; ``option1`` ...), and the
+    label, letter, text or position of the right one. ``attrs["recognised"]`` says which.
 
     >>> item = '{"item_id": "q1", "prompt": "2 + 2 =", "choices": ["3", "4"], "answer": 1}'
     >>> _ = Path("items.jsonl").write_text(item)
     >>> read_items("items.jsonl")["answer"].tolist()
     [1]
     """
+    file = Path(str(source)).expanduser()
+    unknown = f"which is no layout that is known; {IN_FULL}"
+    if file.suffix.lower() in (".parquet", ".xlsx") and file.is_file():
+        return _of_records(_records_of_table(file), source, is_table=True)
     lines = read_lines(source)
     first = lines[0] if lines else ""
-    unknown = "which is no layout that is known; see psychlm.corpora.read_items"
     # Sources that are no JSON: a table, or lines of label and sentence, or blocks of six lines.
     if not first.lstrip().startswith(("{", "[")):
         columns = first.split("\t")
@@ -470,6 +653,8 @@ def read_items(source: Source) -> pd.DataFrame:
         if columns == ["sentence", "label"] or first[:2] in {f"{degree} " for degree in range(5)}:
             return sentiment(source)
         labels = lines[1::6]
+        if (not labels or labels[0] not in set("0123")) and len(lines) > 1 and file.is_file():
+            return _of_records(_records_of_table(file), source, is_table=True)
         if not labels or labels[0] not in set("0123"):
             raise DataError(f"{source} begins with {first[:60]!r}, {unknown}")
         if len(lines) % 6 or not set(labels) <= set("0123"):
@@ -481,17 +666,32 @@ def read_items(source: Source) -> pd.DataFrame:
         choices = _columns(blocks, 2, 3, 4, 5)
         answer = blocks[1].astype(int)
         return _finish(items.assign(choices=choices, answer=answer, template="continuation"))
-    # JSON: the first layout whose keys are there.
-    records = read_records(source)
+    return _of_records(read_records(source), source)
+
+
+def _of_records(
+    records: list[dict[str, Any]], source: Source, is_table: bool = False
+) -> pd.DataFrame:
+    """Return items by the first layout whose keys are there, or by usual names of columns."""
     keys = set().union(*(record.keys() for record in records[:50]))
+    # on the hub, ARC's question is a text beside its choices
+    is_nested = any(isinstance(record.get("question"), dict) for record in records[:50])
     for needed, build in LAYOUTS:
-        if not set(needed) <= keys:
+        if not set(needed) <= keys or (build is read_arc and not is_nested):
             continue
-        if isinstance(needed, set):
+        if isinstance(needed, set) and not is_table:
             return build(source)
+        if isinstance(needed, set) or (is_table and "choices" in needed):
+            continue
         frame = _table(records, needed, source)
         ids = next((frame[name] for name in ("item_id", "id") if name in frame), None)
         parts = {"item_id": _numbered_ids(source, len(frame)) if ids is None else ids}
         items = pd.DataFrame(parts | build(frame, source), index=frame.index)
         return _finish(items, items["answer"].isna())
-    raise DataError(f"{source} has records of {sorted(keys)[:12]}, {unknown}")
+    items = _by_names(records, source)
+    if items is None:
+        raise DataError(
+            f"{source} has records of {sorted(map(str, keys))[:12]}, which is no layout that is "
+            f"known; {IN_FULL}"
+        )
+    return items

@@ -9,8 +9,10 @@ published as entailment, neutral, contradiction and in reverse.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from string import ascii_uppercase
 from typing import Any
 
 import pandas as pd
@@ -90,9 +92,19 @@ def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list
     return outputs
 
 
+class _Choices(list[str]):
+    """Choices of an item; as a field of a prompt, a line each with a letter before it."""
+
+    def __format__(self, separator: str) -> str:
+        letters = ascii_uppercase if len(self) <= 26 else range(1, len(self) + 1)
+        return "\n".join(f"{letter}. {one}" for letter, one in zip(letters, self, strict=False))
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A text with fields in braces, named after the columns of an items frame.
+
+    ``{choices}`` stands for all choices, a line each ("A. warm"), ``{choices[0]}`` for the first.
 
     The text is scored as it is written: nothing is stripped. Where the tokenizer joins white space
     at the end of the prompt with the choice it belongs to the choice, as in lm-evaluation-harness.
@@ -187,10 +199,12 @@ class Prompt:
 
     def _written(self, item: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Return prompt and choices with the fields of an item."""
-        # an empty cell is no field: "nan" would be read as a word
-        fields = {k: v for k, v in item.items() if not (pd.api.types.is_scalar(v) and pd.isna(v))}
+        # an empty cell is no field: "nan" would be read as a word; nor are lists, or what is right
+        fields = {k: v for k, v in item.items() if pd.api.types.is_scalar(v) and not pd.isna(v)}
+        fields.pop("answer", None)
         by_meaning = {meaning(label): word for label, word in self.words.items()}
         words = [by_meaning.get(meaning(choice), choice) for choice in item["choices"]]
+        fields["choices"] = _Choices(words)
         try:
             before = self.prompt.format_map(fields)
             added = tuple(self.choice.format_map(fields | {"choice": word}) for word in words)
@@ -198,7 +212,8 @@ class Prompt:
             raise FrameError(
                 f"the prompt {self.prompt!r} with {self.choice!r} cannot be filled for item "
                 f"{item.get('item_id')!r} ({error!r}); its fields are columns of the items that "
-                f"are not empty there, {list(fields)}, and braces of the text itself are doubled"
+                f"hold text or a number there, {list(fields)}, and braces of the text itself are "
+                "doubled"
             ) from None
         return before, added
 
@@ -243,7 +258,8 @@ def fill_prompts(
                 chosen = "sentiment" if meanings <= SENTIMENT else "question"
         if not isinstance(chosen, Prompt):
             if chosen not in PROMPTS:
-                there = f"there are {sorted(PROMPTS)}, or pass lm.Prompt('...')"
+                there = f"there are {sorted(PROMPTS)}, or write a text with {{prompt}} "
+                there += "(in Python, lm.Prompt('{prompt} ...'))"
                 raise FrameError(f"there is no prompt {chosen!r}; {there}")
             name = chosen
             chosen = PROMPTS[chosen]
@@ -255,4 +271,11 @@ def fill_prompts(
                 )
         neutral = chosen.as_chat(chosen.neutral, tokenizer)
         filled.append((*chosen.fill(item, tokenizer), neutral))
+    if items["prompt"].nunique() > 1 and len({before for before, _, _ in filled}) == 1:
+        warnings.warn(
+            f"all {len(items)} items have the same prompt, {filled[0][0][-60:]!r}, so that their "
+            "choices alone are compared; the field {prompt}, in single braces, is the item's text",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     return filled

@@ -272,6 +272,9 @@ JUDGED["samples"] = [{"id": 7, "scores": {"judge": {"value": "P"}}}]
         ("a.eval", "no zip", {}, "cannot be read"),
         ("a.jsonl", '{"doc_id": 1, "bleu": 3}', {}, "its bleu is not 0 or 1"),
         ("a.json", json.dumps(JUDGED), {}, "its judge is not 0 or 1"),
+        ("a.json", json.dumps(JUDGED | {"samples": None}), {}, "a.json is left out .no answers"),
+        ("a.json", '{"results": {"arc": {}}, "versions": {}}', {}, "it holds totals; answers are"),
+        ("a.csv", "id,q\na,[{'acc': 1}]\nb,[]\n", {}, r"\['q'\] hold lists or records in a cell"),
     ],
 )
 def test_files_are_refused_with_what_was_expected(name, content, options, message, tmp_path):

@@ -59,6 +59,15 @@ def test_of_several_right_answers_each_is_right(tmp_path):
         answers = corpora.read_answers(tmp_path / "a.csv", key=right)
         assert answers.responses.to_numpy().tolist() == [[1, 1], [1, 0], [0, 1]]
         assert "several right answers: ['Q1']" in answers.recognised
+    # free answers: what is nearly the key is counted, and the advice makes it right
+    (tmp_path / "a.csv").write_text('id,Q1,Q2\na,"1,000",The cat\nb,1000,cat\nc,999,dog\n')
+    answers = corpora.read_answers(tmp_path / "a.csv", key={"Q1": "1000", "Q2": "cat"})
+    assert answers.responses.to_numpy().tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert "2 answers that are wrong differ from the key in letters' case" in answers.recognised
+    several = {"Q1": "1000|1,000", "Q2": "cat|The cat"}
+    answers = corpora.read_answers(tmp_path / "a.csv", key=several)
+    assert answers.responses.to_numpy().tolist() == [[1, 1], [1, 1], [0, 0]]
+    assert "differ from the key" not in answers.recognised
     # where the whole was chosen, it is one choice
     (tmp_path / "a.csv").write_text('id,Q1,Q2\na,"A,C",B\nb,C,A\n')
     assert corpora.read_responses(tmp_path / "a.csv", key=key)["Q1"].tolist() == [1, 0]
@@ -262,6 +271,8 @@ WRITERS = {
     "persons in columns": lambda t: t.T.to_csv(index_label="item"),
     "persons in columns, topics of items": lambda t: t.T.assign(topic="law").to_csv(
         index_label="question_id"),
+    "persons in columns, right answers in words": lambda t: t.T.assign(answer="Paris").to_csv(
+        index_label="task_id"),
 }  # fmt: skip
 
 

@@ -42,6 +42,10 @@ THREE = {"answerA": "a", "answerB": "b", "answerC": "c"}
 SWAG = {"activity_label": "Roof", "ctx": "he", "endings": ["a", "b", "c", "d"], "label": 3}
 PIQA = {"goal": "g", "sol1": "s", "sol2": "t"}
 ABDUCTIVE = {"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i."}
+HUB = {"text": ["x", "y"], "label": ["A", "B"]}  # as ARC and its relatives on the hub
+GPQA = {"Question": "Q", "Correct Answer": "right"}
+GPQA |= {f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)}
+COPA = {"premise": "It fell.", "question": "cause", "choice1": "He ran.", "choice2": "She sat."}
 # a record of each bank, its prompt, and its right choice
 RECORDS = [
     (ITEM, "?", "y"),
@@ -57,7 +61,23 @@ RECORDS = [
     (SWAG, "Roof: he", "d"),
     (PIQA | {"label": 1}, "g", "t"),
     (ABDUCTIVE | {"label": 2}, "It rained.", "i. She fell."),
+    ({"id": "a", "question": "Q", "choices": HUB, "answerKey": "B"}, "Q", "y"),
+    ({"id": "a", "question_stem": "Q", "choices": HUB, "answerKey": "A"}, "Q", "x"),
+    ({"article": "P", "question": "Q", "options": ["x", "y"], "answer": "B"}, "P\nQ", "y"),
+    ({"question": "Q", "choices": ["x", "y"], "answer": "y"}, "Q", "y"),
+    ({"passage": "P", "question": "Q", "answer": True}, "P\nQ", "yes"),
+    ({"sentence": "a _ b", "option1": "x", "option2": "y", "answer": "2"}, "a _ b", "y"),
+    ({"question": "Q", "opa": "x", "opb": "y", "opc": "z", "cop": 0}, "Q", "x"),
+    ({"Question": "Q", "A": "x", "B": "y", "C": "", "Answer": "B"}, "Q", "y"),
+    (GPQA, "Q", "right"),
+    (COPA | {"label": 1}, "It fell because", "she sat."),
+    (
+        {"question": "Q", "mc1_targets": {"choices": ["x", "y"], "labels": [0, 1]}},
+        "Q",
+        "y",
+    ),
 ]
+AMBIGUOUS = {"question": "Q", "option1": "x", "option2": "y", "option3": "z", "answer": "2"}
 
 
 @pytest.mark.parametrize(("record", "prompt", "right"), RECORDS)
@@ -76,12 +96,43 @@ def test_questions_with_choices_and_an_answer_are_read_as_they_are(read, record,
         (SNLI, SNLI | {"gold_label": "-"}),
         (arc(), {"id": "q2", "question": arc()["question"]}),
         (SWAG, SWAG | {"label": ""}),
+        (PIQA | {"label": 1}, PIQA | {"label": -1}),
+        (COPA | {"label": 1}, COPA | {"label": -1}),
+        (MMLU, MMLU | {"answer": None}),
     ],
 )
 def test_items_without_a_gold_label_are_left_out_and_counted(read, record, without) -> None:
     items = read(without, record)
     assert items["answer"].tolist() == read(record)["answer"].tolist()
     assert items.attrs["left_out"] == {"no gold label": 1}
+
+
+TABLES = {
+    "a.csv": "id;question;A;B;C;key\n1;Was?;x;y;;B\n2;Wo?;x;y;z;C\n",
+    "b.csv": "Q, a?,x,y,B\nQ2,x,z,B\n".replace("Q, a?", '"Q, a?"'),
+    "c.tsv": "question\toption1\toption2\tanswer\nQ\tx\ty\t2\nQ\ty\tz\t1\nQ\tNA\tnull\t2\n",
+}
+
+
+def test_tables_of_items_are_read_and_say_what_was_taken_for_what(tmp_path) -> None:
+    for name, text in TABLES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    of_columns = banks.read_items(tmp_path / "a.csv")
+    assert of_columns["choices"].tolist() == [["x", "y"], ["x", "y", "z"]]
+    assert of_columns["answer"].tolist() == [1, 2]
+    said = (
+        "prompt 'question', choices 'A', 'B', 'C' (2 to 3 an item), right answer 'key' (its label)"
+    )
+    assert of_columns.attrs["recognised"] == said
+    headless = banks.read_items(tmp_path / "b.csv")
+    assert headless["prompt"].tolist() == ["Q, a?", "Q2"] and headless["answer"].tolist() == [1, 1]
+    numbered = banks.read_items(tmp_path / "c.tsv")
+    assert numbered["answer"].tolist() == [1, 0, 1]
+    assert numbered["choices"][2] == ["NA", "null"]
+    hub = pd.DataFrame({"question": ["Q", "R"], "choices": [HUB, HUB], "answerKey": ["B", ""]})
+    hub.to_parquet(tmp_path / "hub.parquet")
+    items = banks.read_items(tmp_path / "hub.parquet")
+    assert items["answer"].tolist() == [1] and items.attrs["left_out"] == {"no gold label": 1}
 
 
 def test_anli_is_read_from_inside_its_archive(tmp_path) -> None:
@@ -176,8 +227,14 @@ def test_the_diagnostic_of_gluebenchmark_has_three_labels(tmp_path) -> None:
         ("a line of text", "no layout that is known"),
         (json.dumps(arc(key="D")), r"\['q1'\] .*have a key that labels none of their"),
         (json.dumps(arc(labels="ABB")), r"\['q1'\] .*the same label, so that both may be right"),
-        (json.dumps(MMLU | {"answer": "C"}), "not among their choices"),
-        (json.dumps(MMLU | {"answer": "AB"}), "not among their choices"),
+        (json.dumps(MMLU | {"answer": "C"}), "items-1'.*'answer' that is none of their choices"),
+        (json.dumps(MMLU | {"answer": "AB"}), "that is none of their choices"),
+        (json.dumps(MMLU | {"choices": HUB | {"label": ["A", "A"]}, "answer": "A"}), "is none of"),
+        (json.dumps(MMLU | {"choices": HUB | {"label": ["1", "2"]}, "answer": "A"}), "is none of"),
+        (json.dumps(MMLU | {"choices": [3, 4]}), "a choice that is not text"),
+        (json.dumps(PIQA | {"label": -1}), "none of 1 items can be asked: 1 have no gold label"),
+        (json.dumps(AMBIGUOUS), "label or position from 0; write the items with item_id"),
+        (json.dumps(MMLU | {"choices": ["B", "A"], "answer": "A"}), "letter or text"),
         ("", "no layout that is known"),
     ],
 )

@@ -338,6 +338,12 @@ def test_malformed_scores_and_answers_are_refused_with_the_reason(rows, index, a
         ({"answer": [7] * 4}, {}, FrameError, "answer"),
         ({"answer": ["first"] * 4}, {}, FrameError, "answer"),
         ({}, {"prompt": Prompt("{prompt.x}")}, FrameError, "cannot be filled"),
+        (
+            {},
+            {"prompt": Prompt("{prompt}{answer}")},
+            FrameError,
+            r"'answer'.*fields are .*'prompt'",
+        ),
         ({"choices": [["e", "n"]] * 4}, {"prompt": "nli"}, FrameError, "cannot be .*'hypothesis'"),
         ({"hypothesis": ["It fell."] * 4}, {}, FrameError, "'binary nli' asks for .*'entailment'"),
         (
@@ -368,6 +374,10 @@ def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -
     assert fill_prompts(story, "auto") == [("What fell?", (" the horse", " the old barn"), "")]
     sentiment = questions.assign(choices=[["negative", "positive"]] * 4)[:1]
     assert fill_prompts(sentiment, "auto")[0][0] == "Review: What fell?\nSentiment:"
+    lettered = fill_prompts(story, Prompt("{prompt}\n{choices}\n{choices[0]}?"))
+    assert lettered[0][0] == "What fell?\nA. the horse\nB. the old barn\nthe horse?"
+    with pytest.warns(RuntimeWarning, match=r"all 4 items have the same prompt, '{prompt}'"):
+        fill_prompts(questions, Prompt("{{prompt}}"))
     with pytest.raises(FrameError, match="needs the field"):
         Prompt("{prompt}", choice=" answer")
 
