@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 
 from psychlm.corpora._formats import USUAL, Format, find, plain, series_of
 from psychlm.corpora._sniff import numbers_of, unique_columns
-from psychlm.frames import format_names, is_numeric
+from psychlm.frames import format_names, is_numeric, label_of
 
 # cells that are no answer; with a key "None" may be a choice
 EMPTY = ["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "#NULL!"]
@@ -28,6 +28,7 @@ MOST = "possiblepoints maxpoints pointspossible".split()
 # points whose name tells the most that can be had: Moodle's "Q. 1 /1.00", Gradescope's
 # "1: Motion (1.0 pts)"
 NAMED_POINTS = re.compile(r"[^\d/]{1,12}\d+\s*/\s*([\d.,]+)|\d+(?:\.\d+)?: .*\(([\d.,]+) pts\)")
+POINTS_OF = re.compile(r"(\w+) [-–] (.+)")  # Microsoft's "Points - Question"
 CANVAS = re.compile(r"\d+: ")  # a question, behind which stand its points
 LONG = "long table"
 
@@ -55,6 +56,12 @@ def _points_of(cells: pd.Series, most: float | None = None) -> pd.Series:
     return share if share.dropna().isin((0, 1)).all() else points
 
 
+def _question_of(name: str, header: Iterable[str]) -> str:
+    """Return the column whose points stand in "Points - " and its name; "" if there is none."""
+    match = POINTS_OF.fullmatch(name)
+    return match[2] if match and plain(match[1]) in POINTS and match[2] in header else ""
+
+
 def _graded(cells: pd.DataFrame, used: set[str]) -> dict[str, pd.Series]:
     """Return the columns that a program graded, by item; ``used`` gets the columns behind them."""
     graded: dict[str, pd.Series] = {}
@@ -72,6 +79,9 @@ def _graded(cells: pd.DataFrame, used: set[str]) -> dict[str, pd.Series]:
             parts = cells[name].astype(str).str.extract(r"([\d.]+)\s*/\s*([\d.]+)").astype(float)
             graded[name] = _points_of(parts[0], parts[1].max())
             used.add(name.removesuffix("[Score]").strip())
+        elif question := _question_of(name, header):
+            graded[name] = _points_of(cells[name])
+            used.add(question)
     # columns in parallel: what was answered, what is right, the points and the most points
     series = {plain(stem): columns for stem, columns in series_of(header).items()}
     response, right, points, most_points = (
@@ -249,6 +259,21 @@ FORMATS = [
         {"person": "Username", "session": "*"},
     ),
     Format(
+        "Microsoft Forms quiz",
+        "`Id`, `Question`, `Points - Question`",
+        columns={"person": "Id", "session": "*"},
+        is_it=lambda cells: any(_question_of(name, list(cells)) for name in cells),
+    ),
+    Format(
+        "oTree",
+        "`participant.code, session.code`, `APP.1.player.FIELD`",
+        "participant.code session.code",
+        {
+            "person": "participant.code",
+            "session": "participant.* session.* *.payoff *.role *.id_in_* *.round_number",
+        },
+    ),
+    Format(
         "Google Forms quiz",
         "a time stamp first, `Question [Score]`",
         columns={
@@ -279,21 +304,37 @@ FORMATS = [
     Format(
         "wide table",
         "a row a person, a column an item (R's write.csv, Excel, SPSS, Stata, scanners ...), or a "
-        "digit for each item without a header (Winsteps, ConQuest); a row named KEY holds the "
-        "right answers",
+        "digit or letter for each item without a header (Winsteps, ConQuest); a row named KEY "
+        "holds the right answers",
         is_it=lambda cells: True,
     ),
 ]
 
 
+def _with_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Return a table of answers whose header is the first of its rows with that row, and names."""
+    header = list(map(str, cells.columns))
+    answers = header[1:]
+    if len(set(answers)) == len(answers):
+        return cells
+    if not set(answers) <= set(map(label_of, cells.head(100).iloc[:, 1:].to_numpy().ravel())):
+        return cells
+    notes.append("there is no header")
+    names = [f"item {place}" for place in range(1, len(header) + 1)]
+    if header[0] not in set(map(label_of, cells.iloc[:, 0].dropna())):
+        names = ["column 1", *names[:-1]]
+    first = pd.DataFrame([header], columns=names)
+    return pd.concat([first, cells.set_axis(names, axis=1)], ignore_index=True)
+
+
 def shape_of(cells: pd.DataFrame, wide_items: bool) -> Shape:
     """Return a table as its format has it; with ``wide_items`` it is no long one."""
-    twice = cells
-    cells = unique_columns(cells, number=True)
-
+    notes: list[str] = []
+    twice = _with_header(cells, notes)
+    cells = unique_columns(twice, number=True)
     form = next(f for f in FORMATS if not (f.name == LONG and wide_items) and f.fits(cells))
-    table, notes = form.prepare(cells) if form.prepare else (cells, [])
-    shape = Shape(table, form.name, notes=notes)
+    table, format_notes = form.prepare(cells) if form.prepare else (cells, [])
+    shape = Shape(table, form.name, notes=notes + format_notes)
     if not form.columns:
         unique_columns(twice)
         return shape

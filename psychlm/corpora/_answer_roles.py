@@ -26,10 +26,15 @@ CATEGORIES = 12  # different whole numbers that an item has at most
 
 
 def as_text(values: pd.Series) -> pd.Series:
-    """Return answers as composed text; 2.0 and 2 are the same choice, and empty cells are NaN."""
+    """Return answers as composed text, without marks around one letter, and empty cells as NaN.
+
+    >>> as_text(pd.Series(["A)", "(b)", "c.", 2.0, "2", " "])).tolist()
+    ['A', 'b', 'c', '2', '2', nan]
+    """
 
     def text_of(one: object) -> object:
         text = normalize("NFC", str(one).strip())
+        text = re.sub(r"^[(\[]?([^\W_])[)\].:]$", r"\1", text)
         try:
             number = float(text)
         except ValueError:
@@ -121,16 +126,19 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
 
     Of columns that nobody named, those whose names say that they describe persons are none, and
     those whose values differ from what most have: other numbers than 0 and 1 beside items of 0 and
-    1, but for points from 0 on; other whole numbers than those of most ratings. Where most names
-    end in a number, a column of few values whose name does not is a group.
+    1, but for points from 0 on, which may be halves and quarters; other whole numbers than those of
+    most ratings. Where most names end in a number, a column of few values whose name does not is a
+    group.
     """
     if not len(numbers.columns):
         return [], {}
     low = numbers.min()
     high = numbers.max()
     n_values = numbers.nunique()
-    whole = (numbers % 1 == 0).where(numbers.notna(), True).all()
     stems = pd.Series({n: re.sub(r"\W*\d+\W*$", "", str(n)) for n in numbers}, dtype=str)
+    # points of a series of items that starts at 0 may be quarters, other numbers are whole
+    steps_of_one = low.groupby(stems).transform("min").eq(0).map({True: 4, False: 1})
+    whole = (numbers * steps_of_one % 1 == 0).where(numbers.notna(), True).all()
     is_numbered = (stems != stems.index.astype(str)) & stems.groupby(stems).transform("size").gt(2)
     most_numbered = is_numbered.mean() >= 0.5
     why: dict[str, str] = {}
@@ -162,12 +170,14 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
             if most_numbered or outside or two_of_many:
                 why[name] = span(numbers[name])
     items = [name for name in numbers if name not in why or name in certain]
-    # the sum of the other items is no further item
-    sums = numbers[items].sum(axis=1)
+    # the sum, share or percentage of the other items, maybe rounded, is no further item
     for name in [name for name in others if name in items and n_values[name] > 2]:
-        if len(items) > 3 and (2 * numbers[name]).eq(sums).all():
+        sums = numbers[items].drop(columns=name).sum(axis=1)
+        total = numbers[name].sum()
+        is_share = np.allclose(numbers[name] * sums.sum(), sums * total, rtol=0.02)
+        if len(items) > 3 and sums.any() and is_share:
             items.remove(name)
-            why[name] = "the sum of the others"
+            why[name] = "the sum or share of the others"
     return items, {name: reason for name, reason in why.items() if name not in items}
 
 

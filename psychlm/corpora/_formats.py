@@ -25,8 +25,8 @@ USUAL = {
     "student studentid respondent respondentid subject subjectid subjectnr subj ppt vp vpn vpnr "
     "vpcode vpnummer versuchsperson versuchspersonnr proband probandin probandid teilnehmer "
     "teilnehmerin teilnehmerid reader readerid sujet sujeto participante proefpersoon ppn user "
-    "worker workerid prolificid prolificpid responseid recordid userid uuid runid studyid "
-    "recordingsessionlabel id",
+    "worker workerid player playername prolificid prolificpid responseid recordid userid uuid "
+    "runid studyid recordingsessionlabel id",
     "item": "item variable question itemid questionid sampleid docid instanceid taskid",
     "answer": "correct score rating iscorrect acc accuracy grade value resp "
     "evaluationiscorrect evaluationscore response answer",

@@ -41,8 +41,8 @@ BYTE_ORDER_MARKS = {
 }
 SEPARATORS = ",;\t|"
 QUOTED = r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*"(?=[,;\t|]|$)'
-# a row of Winsteps, ConQuest, TAM ...: who, and a digit for each item, without a header
-FIXED = r"(\S+(?:[ \t]+\S+)*?)[ \t]+([0-9.*]{3,})"
+# a row of Winsteps, ConQuest, TAM, scanners ...: who, and a digit or letter for each item
+FIXED = r"(\S+(?:[ \t]+\S+)*?)[ \t]+([0-9.*]{3,}|[A-H.*]{4,})"
 WIDE = 2000  # columns beyond which numbers are kept as one array
 BLANK = ["", " ", "  ", "   "]
 TEXTS = (".csv", ".tsv", ".txt", ".dat", ".tab", ".xls", "")
@@ -228,7 +228,9 @@ def read_table(
     if not start:
         raise FrameError(f"{path} is empty")
     if (cells := _fixed_cells(text)) is not None:
-        return Table(cells, [*notes, "a digit is the answer to an item; there is no header"])
+        return Table(
+            cells, [*notes, "a digit or letter is the answer to an item; there is no header"]
+        )
     separator = separator_of(start)
     # titles above the header are lines of fewer than half of the cells
     n_marks = [re.sub('"[^"]*"', "", line).count(separator) for line in start]
@@ -294,7 +296,7 @@ def _excel_cells(path: Path) -> Table:
 
 
 def _fixed_cells(text: str) -> pd.DataFrame | None:
-    """Return the cells of lines that end in as many digits as there are items; else None.
+    """Return the cells of lines that end in a digit or letter for each item; else None.
 
     >>> _fixed_cells("01 f 0110\\n02 m 1.01").to_numpy().tolist()
     [['01', 'f', '0', '1', '1', '0'], ['02', 'm', '1', '.', '0', '1']]

@@ -36,13 +36,16 @@ from psychlm.frames import (
 # words in the names of rows that hold sums or means of the others, and words beside them
 SUMS = set(
     "average avg mean median sd std sum total totals maximum minimum possible correct deviation "
-    "summe mittelwert durchschnitt gesamt gesamtdurchschnitt richtig moyenne promedio marks points"
-    "".split()
+    "summe mittelwert durchschnitt gesamt gesamtdurchschnitt richtig moyenne promedio marks points "
+    "punkte punktzahl lösungsquote scoring".split()
 )
-BESIDE = set("class overall grand n % percent standard max min score a b c d of all the".split())
+BESIDE = set("class overall grand n % percent standard max min score a b c d of all in the".split())
 A_KEY = (
     r"(?i)((answer|correct)[ _]?)?key|((correct|right)[ _])?answers|(correct|right)[ _]answer|"
     r"lösung(en)?|corrigé|solutions?"
+)
+NUMBERS_REPEATS = (
+    r"(?i).*(event|wave|visit|session|occasion|attempt|instance|messzeitpunkt|welle).*"
 )
 DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}.*"
 DIGITS = frozenset("0123456789")
@@ -293,6 +296,8 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     table = shape.table
     taken = {*told["items"], *(shape.items or ()), *([] if key is None else key.index)}
     person = told["person"] or shape.person
+    labels = _labels(table)
+    is_labelled = labels.notna()
     if person is None:
         candidates = [name for name in table if name not in taken and name not in told["group"]]
         first = table.columns[0]
@@ -302,18 +307,22 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         named = find(table[candidates], names_of("person"))
         if named and table[named].notna().any():
             person = named
-        elif first in candidates and not is_numbered and (is_unnamed or table[first].is_unique):
-            person = first if is_unnamed or table[first].notna().all() else None
+        elif first in candidates and not is_numbered:
+            ids = table[first][~is_labelled]
+            person = first if is_unnamed or (ids.is_unique and ids.notna().all()) else None
     if person in (None, "rows"):
-        names = pd.Index(np.arange(1, len(table) + 1).astype(str), name="person")
+        numbers = (~is_labelled).cumsum().astype(str)
+        names = pd.Index(numbers.mask(is_labelled, labels), name="person")
         known = names_of("person")
         shape.groups += [name for name in table if plain(name) in known and name not in taken]
         shape.notes.insert(0, "persons are numbered")
         person = None
     else:
-        nameless = np.flatnonzero(table[person].isna()) + 1
+        cells = table[person].astype(object)
+        cells = cells.mask(is_labelled & _is_empty(cells), labels)
+        nameless = np.flatnonzero(cells.isna()) + 1
         refuse("rows", nameless, f"have no name in {person!r}; person=rows numbers them")
-        names = pd.Index([label_of(one).strip() for one in table[person]], name=person)
+        names = pd.Index([label_of(one).strip() for one in cells], name=person)
         table = table.drop(columns=person)
     shape.person = person
     table = table.set_axis(names, axis=0)
@@ -324,8 +333,14 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         shape.notes.append(f"{further.sum()} further rows of persons: the {repeat} one counts")
         table = table[~further]
     elif names.has_duplicates and not by:
-        flaw = "occur more than once; if these are repeated answers, repeat=rows counts them; "
-        flaw += "person=rows takes each for a person; item= and answer= name the columns of a long "
+        flaw = "occur more than once; if these are repeated answers, "
+        for name in table.filter(regex=NUMBERS_REPEATS):
+            if not pd.MultiIndex.from_arrays([names, table[name]]).has_duplicates:
+                one = label_of(table[name].dropna().iloc[0])
+                flaw += f"repeat={name} numbers them and filter='{name}={one}' takes some; "
+                break
+        flaw += "repeat=rows counts them; person=rows takes each for a person; "
+        flaw += "item= and answer= name the columns of a long "
         refuse("persons", names[names.duplicated()], f"{flaw}table")
     elif names.has_duplicates:
         most = names.value_counts().max()
@@ -336,13 +351,39 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     return shape
 
 
+def _is_sum(name: str) -> bool:
+    words = set(re.findall(r"[^\W\d_]+|%", name.lower()))
+    return bool(words & SUMS) and words <= SUMS | BESIDE
+
+
+def _is_empty(ids: pd.Series) -> pd.Series:
+    # zeros: a scanner's sheet without id
+    return ids.isna() | ids.map(lambda one: isinstance(one, str) and not one.strip("0"))
+
+
+def _labels(table: pd.DataFrame) -> pd.Series:
+    """Return the first cell of rows that it names as the key or as sums; NaN in other rows.
+
+    These rows stand between persons, often without an id. A row of sums holds numbers besides.
+    """
+    first = table.iloc[:, 0].astype(object)
+    if (is_empty := _is_empty(first)).any():
+        others = table.iloc[:, 1:4].astype(object).assign(none=np.nan)
+        first = first.mask(is_empty, others.bfill(axis=1).iloc[:, 0])
+    texts = first[[isinstance(one, str) and not one.isdigit() for one in first]].str.strip()
+    is_label = texts.str.fullmatch(A_KEY).astype(bool)
+    for row in texts.index[texts.map(_is_sum).astype(bool)]:
+        cells = table.loc[row].dropna().astype(str)
+        is_label[row] = (~cells.str.fullmatch(r"[-+\d.,]+ ?%?")).sum() == 1
+    return texts[is_label].reindex(table.index)
+
+
 def _only_persons(shape: Shape, key: pd.Series | None) -> pd.Series | None:
     """Leave out rows of sums and of the key, which are no persons, and return the key."""
     names = shape.table.index.astype(str).str.strip()
-    if shape.items or shape.person is None:
+    if shape.items:
         return key
-    words = [set(re.findall(r"[^\W\d_]+|%", name.lower())) for name in names]
-    is_sum = np.array([bool(of & SUMS) and of <= SUMS | BESIDE for of in words])
+    is_sum = np.array([_is_sum(name) for name in names])
     if is_sum.any() and not is_sum.all():
         shape.notes.append(f"rows {format_names(names[is_sum])} are no persons")
         shape.table = shape.table[~is_sum]
@@ -352,10 +393,12 @@ def _only_persons(shape: Shape, key: pd.Series | None) -> pd.Series | None:
         raise FrameError("this is a key without persons; give it as key= of a file of answers")
     if is_key.sum() != 1:
         return key
+    label = names[is_key][0]
     row = shape.table[is_key].iloc[0].drop(shape.groups)
+    row = row[[name for name in row.index if plain(name) not in DESCRIBE and row[name] != label]]
     shape.table = shape.table[~is_key]
     is_used = "is the key" if key is None else ", a key, is no person"
-    shape.notes.append(f"row {names[is_key][0]!r}{' ' * (key is None)}{is_used}")
+    shape.notes.append(f"row {label!r}{' ' * (key is None)}{is_used}")
     return as_text(row).dropna().rename("key") if key is None else key
 
 

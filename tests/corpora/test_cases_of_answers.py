@@ -168,6 +168,61 @@ VARIATIONS = {
         [[1, 0], [0, 1], [1, 1]],
         "groups: sex, 1 persons without sex",
     ),
+    "Kahoot's raw data": (
+        "Question Number,Question,Correct Answers,Player,Answer,Correct,Incorrect,Score (points)\n"
+        "1 Quiz,2+2?,4,Al,4,1,0,900\n1 Quiz,2+2?,4,Bo,5,0,1,0\n"
+        "2 Quiz,3+3?,6,Al,5,0,1,0\n2 Quiz,3+3?,6,Bo,6,1,0,800\n",
+        {},
+        [[1, 0], [0, 1]],
+        "long table of 'Correct': 2 persons ('Player'), 2 items (0/1)",
+    ),
+    "Microsoft Forms": (
+        "Id,Start time,Email,Total points,Quiz feedback,2+2?,Points - 2+2?,Feedback - 2+2?,"
+        "3+3?,Points - 3+3?,Feedback - 3+3?\n"
+        "1,3/1/24 9:00,anonymous,2,,4,2,,5,0,\n2,3/1/24 9:01,anonymous,2,,5,0,,6,2,\n",
+        {},
+        [[1, 0], [0, 1]],
+        "Microsoft Forms quiz: 2 persons ('Id'), 2 items (0/1)",
+    ),
+    "oTree": (
+        "participant.id_in_session,participant.code,participant.visited,participant.payoff,"
+        "session.code,q.1.player.id_in_group,q.1.player.right,q.1.player.payoff,q.2.player.right\n"
+        "1,x1,1,1,s,1,1,1,0\n2,x2,1,0,s,2,0,0,1\n1,x3,1,2,t,1,1,1,1\n",
+        {},
+        [[1, 0], [0, 1], [1, 1]],
+        "oTree: 3 persons ('participant.code'), 2 items (0/1)",
+    ),
+    "a scanner's key in a row of zeros, and marks around letters": (
+        "ID,Name,Q1,Q2,Total\n000000,Key,A),b,2\n1,Al,A,(B),2\n2,Bo,b.,B),1\n,Mean,50%,100%,1.5\n",
+        {},
+        [[1, 1], [0, 1]],
+        "groups: Name, Total (items= takes other columns); rows ['Mean'] are no persons; row 'Key'",
+    ),
+    "letters in one piece": (
+        "KEY ABCD\n01 ABCA\n02 BBDD\n",
+        {},
+        [[1, 1, 1, 0], [0, 1, 0, 1]],
+        "a digit or letter is the answer to an item; there is no header; row 'KEY' is the key",
+    ),
+    "a teacher's sheet: duplicated names, sums and shares": (
+        "Name;A;B;C;D;Summe;%\nmax. Punkte;1;1;1;1;4;100\nAl;1;0;1;1;3;75\nAl;0;0;1;0;1;25\n"
+        "Bo;1;1;0;0;2;50\nLösungsquote in %;67%;33%;67%;33%;;\n",
+        {},
+        [[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 0, 0]],
+        "rows ['max. Punkte', 'Lösungsquote in %'] are no persons",
+    ),
+    "half and quarter points": (
+        "id;A1;A2;A3;m\na;0,5;1;0,5;1,60\nb;0;0,25;1;1,75\nc;1,5;0;0,5;1,81\n",
+        {},
+        [[0.5, 1, 0.5], [0, 0.25, 1], [1.5, 0, 0.5]],
+        "3 items (ratings 0 to 1.5), groups: m",
+    ),
+    "no header": (
+        "1,0,0,1\n1,1,0,1\n0,0,1,1\n",
+        {},
+        [[1, 0, 0, 1], [1, 1, 0, 1], [0, 0, 1, 1]],
+        "persons are numbered; there is no header",
+    ),
     "spss codes": (
         "id,q1,q2\na,1,99\nb,0,1\nc,-1,0\n",
         {"missing": ["99", -1]},
@@ -445,10 +500,13 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_named_and_the_rest_is_read(tm
 
 # ---- advice is run: what a message says to do is done on the file that caused it ----
 
+WAVES = "id,event,q1,q2\na,t1,1,0\na,t2,0,1\nb,t1,1,1\n"
 ADVICE = [
     # file, options, what the message advises, the options that it advises
     ("id,q1,q2\na,1,0\na,0,1\nb,1,1\n", {}, "repeat=rows", {"repeat": "rows"}),
     ("id,q1,q2\na,1,0\na,0,1\nb,1,1\n", {}, "person=rows", {"person": "rows"}),
+    (WAVES, {}, "repeat=event", {"repeat": "event"}),
+    (WAVES, {}, "filter='event=t1'", {"filter": "event=t1"}),
     ("id,q1\n,1\nb,0\n", {}, "person=rows", {"person": "rows"}),
     ("person,item,score\na,q,1\na,q,0\nb,q,1\n", {}, "repeat=rows", {"repeat": "rows"}),
     ("person,item,score\na,q,1\na,q,0\nb,q,1\n", {}, "repeat=first", {"repeat": "first"}),
