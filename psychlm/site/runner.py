@@ -35,8 +35,16 @@ from psychlm.terminal import say, write_workbook
 if TYPE_CHECKING:
     from jupyter_client.manager import AsyncKernelManager
 
+KERNELS = Path(__file__).with_name("kernels.py")
+# not the inline backend of matplotlib, which must be imported in the kernel to show figures there
+LIBRARIES = ["matplotlib.pyplot", "pandas.io.formats.style", "pyarrow.dataset", "pyarrow.parquet"]
+LIBRARIES += ["scipy.stats", "seaborn", "sklearn.linear_model", "statsmodels.api", "torch"]
+# what the first step of an optimiser imports, and the models that come with the project
+LIBRARIES += ["torch._dynamo", "transformers.models.bert.modeling_bert"]
+LIBRARIES += ["transformers.models.llama.modeling_llama"]
 FIRST = ("00", "20")  # the reports that a new reader opens first
 SAY_EVERY = 8.0  # seconds between lines about notebooks at work
+SHARE_FROM = 4  # notebooks; with fewer, importing all libraries costs more than it saves
 
 
 class RunLockedError(NotebookError):
@@ -169,14 +177,18 @@ class Runner:
     def run_all(self, notebooks: Sequence[Notebook], force: bool) -> list[Outcome]:
         """Run the notebooks that changed; those that read the others' reports come last."""
         outcomes = []
-        for reads in (False, True):
-            of_round = [one for one in notebooks if one.reads_reports == reads]
-            due = [one for one in of_round if force or not self.unchanged(one)]
-            ended = self.run_round(sorted(due, key=self.place))
-            for name in [one.name for one in of_round if one.name not in ended]:
-                ended[name] = Outcome(name, "unchanged", 0.0, self.reports / f"{name}.html")
-                say(ended[name], err=True)
-            outcomes += [ended[one.name] for one in of_round]
+        with contextlib.ExitStack() as served:
+            for reads in (False, True):
+                of_round = [one for one in notebooks if one.reads_reports == reads]
+                due = [one for one in of_round if force or not self.unchanged(one)]
+                if len(due) >= SHARE_FROM and sys.platform == "linux":
+                    served.enter_context(self.serve_kernels())
+                due.sort(key=self.place)
+                ended = self.run_round(due)
+                for name in [one.name for one in of_round if one.name not in ended]:
+                    ended[name] = Outcome(name, "unchanged", 0.0, self.reports / f"{name}.html")
+                    say(ended[name], err=True)
+                outcomes += [ended[one.name] for one in of_round]
         return outcomes
 
     def run_round(self, notebooks: Sequence[Notebook]) -> dict[str, Outcome]:
@@ -203,6 +215,21 @@ class Runner:
         """Return the key of the order to start in: FIRST, then the longest by their last run."""
         last = index.read_report(self.reports / f"{notebook.name}.json") or {}
         return notebook.number not in FIRST, -(last.get("seconds") or 0.0)
+
+    def serve_kernels(self) -> subprocess.Popen[bytes]:
+        """Start the process of which kernels are copies (kernels.py); where it fails they are not.
+
+        As a context manager it closes the process's standard input, which ends it.
+        """
+        return subprocess.Popen(
+            [sys.executable, "-P", str(KERNELS), "serve", *LIBRARIES],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.staging,
+            env=self.environment,
+            start_new_session=True,  # Ctrl-C reaches the runner alone
+        )
 
     def fingerprint(self, notebook: Notebook) -> str:
         """Hash cells, parameters and their files, profile, cited tables, and reports that it reads;
@@ -264,8 +291,10 @@ class Runner:
         return outcome
 
     def execute(self, notebook: Notebook) -> tuple[nbformat.NotebookNode, str, int | None]:
-        """Execute a notebook in a kernel of its own, up to its first error; return it with the
-        outputs, the error's name and message, and the cell that was at work."""
+        """Execute a notebook in a kernel of its own, up to its first error.
+
+        Return it with the outputs, the error's name and message, and the cell that was at work.
+        """
         # here, not above: `psychlm new` and tests of the pages need none of them
         from jupyter_client.kernelspec import KernelSpec
         from jupyter_client.manager import AsyncKernelManager
@@ -274,7 +303,10 @@ class Runner:
         from papermill.iorw import load_notebook_node
         from papermill.parameterize import parameterize_notebook
 
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        launcher = ["-m", "ipykernel_launcher"]
+        if sys.platform == "linux":
+            launcher = ["-IS", str(KERNELS), "start", str(self.staging)]
+        argv = [sys.executable, *launcher, "-f", "{connection_file}"]
 
         class Kernel(AsyncKernelManager):
             # of this interpreter, whatever kernels the user has installed
@@ -306,7 +338,7 @@ class Runner:
             content,
             km=kernel,
             timeout=None,
-            startup_timeout=600,  # seconds
+            startup_timeout=600,  # seconds: the first kernels wait for the libraries
             coalesce_streams=True,
             on_cell_execute=begin,
         )

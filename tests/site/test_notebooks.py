@@ -112,7 +112,7 @@ def value_of_commit(name: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, dict]:
-    """Run the whole collection once, in one run."""
+    """Run the whole collection once, in one run: its kernels share the imports."""
     reports = tmp_path_factory.mktemp("reports")
     given = {name: SMOKE[name] | value_of_commit(name) for name in NOTEBOOKS}
     with pytest.MonkeyPatch.context() as patch:

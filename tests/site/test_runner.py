@@ -24,6 +24,7 @@ from pathlib import Path
 from psychlm import site
 from psychlm.site import runner
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+runner.SHARE_FROM, runner.LIBRARIES = 1, ["colorsys"]
 site.run(root=Path({root!r}))
 """
 
@@ -52,6 +53,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, runne
     temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
+        patch.setattr(runner, "LIBRARIES", ())
         outcomes = site.run(root=root, jobs=2, parameters={"draws": 49})
     assert not [*temporary.rglob("*.json")], "connection files of kernels"
     left = {file.suffix or file.name for file in (root / "reports").iterdir()}
@@ -214,6 +216,7 @@ def test_a_run_shuts_out_others_dies_without_half_a_report_and_is_resumed(tmp_pa
     gate.touch()
     slow = f"""
 import os, sys, time, pathlib
+assert 'colorsys' in sys.modules  # it is a copy of the process that imported it
 pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))
 while pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)
 """
@@ -239,7 +242,7 @@ while pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)
         wait_until(lambda: not runs(int(pid_file.read_text())), seconds=60)
 
     gate.unlink()
-    write_notebook(tmp_path, "20_slow", RECORD, END)
+    write_notebook(tmp_path, "20_slow", RECORD, END)  # its kernel is no copy
     assert [outcome.status for outcome in site.run(root=tmp_path)] == ["unchanged", "done"]
     assert read_json(reports, "20_slow")["numbers"][0]["value"] == 0.5
     assert not list(reports.glob(".staging-*"))
