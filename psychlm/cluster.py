@@ -25,12 +25,12 @@ OUT_OF_MEMORY = (
 
 @contextmanager
 def progress_bar(shown: bool, text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error, if it is wanted; yield what is called with a number of steps
-    done.
+    """Show a bar on standard error, if it is wanted.
 
     Yields
     ------
     callable
+        Called with a number of steps, which are done.
     """
     from rich.console import Console
     from rich.progress import Progress

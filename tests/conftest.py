@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARE = ROOT.parent / "shared"
 IN_CI = bool(os.environ.get("PSYCHLM_REQUIRE_DATA"))
 
-# How many examples a property is tried on: each time the same few, which is as many as have found
-# errors so far; `pytest --hypothesis-profile=many` tries others (nightly).
+# How many examples a property is tried on: each time the same few, so that a run fails for what
+# was changed; `pytest --hypothesis-profile=many` tries others (nightly).
 checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 options = {"deadline": None, "suppress_health_check": checks}
 settings.register_profile("few", max_examples=20, derandomize=True, **options)

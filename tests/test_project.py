@@ -51,6 +51,13 @@ def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
     assert len(of_conda) == len(CONDA_ONLY)
 
 
+def test_the_top_level_holds_what_is_said_there_and_no_file_that_an_example_wrote() -> None:
+    given = "notebooks psychlm data reports tests environment.yml README.md docs LICENSE Makefile "
+    given += "CHANGELOG.md CITATION.cff CONTRIBUTING.md constraints.txt mkdocs.yml pyproject.toml"
+    there = {name.split("/")[0] for name in output_of("git", "ls-files").splitlines()}
+    assert {name for name in there if not name.startswith(".")} == set(given.split())
+
+
 def test_registry_names_files_addresses_recipes_and_checksums() -> None:
     registry = data.registry()
     assert registry.index.is_unique and registry["file"].is_unique

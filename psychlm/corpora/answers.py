@@ -132,7 +132,8 @@ def read_answers(
         What the answers are: 0 and 1, ratings, both, or any numbers; found unless given.
     key : path, mapping or Series, optional
         The right answer of each item, or a file with a column for items and one for the key;
-        several are separated by ``|``, a comma or a semicolon, or stand in several rows.
+        several are separated by ``|``, a comma or a semicolon ("1,000" is one number), or stand in
+        several rows.
     missing : sequence
         Codes of missing answers, such as 99 or "NA", beside empty cells and ``. - *``.
     labels : mapping, optional
@@ -339,9 +340,9 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
                 one = label_of(table[name].dropna().iloc[0])
                 flaw += f"repeat={name} numbers them and filter='{name}={one}' takes some; "
                 break
-        flaw += "repeat=rows counts them; person=rows takes each for a person; "
-        flaw += "item= and answer= name the columns of a long "
-        refuse("persons", names[names.duplicated()], f"{flaw}table")
+        flaw += "repeat=rows counts them; person=rows takes each for a person; item= and answer= "
+        flaw += "name the columns of a long table"
+        refuse("persons", names[names.duplicated()], flaw)
     elif names.has_duplicates:
         most = names.value_counts().max()
         shape.notes.append(f"repeated answers by {by}: up to {most} rows a person")

@@ -9,14 +9,10 @@ source that is missing or has another layout is a :class:`psychlm.data.DataError
 
 from __future__ import annotations
 
-import ast
 import bz2
 import json
-import re
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -25,9 +21,16 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
-from psychlm.corpora._formats import find
+from psychlm.corpora._item_tables import (
+    IN_FULL,
+    Source,
+    by_names,
+    finish,
+    numbered_ids,
+    records_of_table,
+    unique_ids,
+)
 from psychlm.corpora._logs import check_growth, most_bytes
-from psychlm.corpora._sniff import read_table
 from psychlm.data import DataError, DataMissingError
 
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
@@ -36,7 +39,6 @@ LONGEST_RECORD = 2**20  # characters of a line of JSON; items have a few thousan
 LONGEST_LIST = 2**25  # characters of a file that is one JSON list
 LARGEST = 2**31  # no index or count of a bank is larger; a number beyond it is an error of the file
 
-Source = str | Path
 Types = dict[Any, Any]  # of a column's values: a type or a tuple of types
 
 
@@ -131,21 +133,6 @@ def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.
     return frame
 
 
-def _numbered_ids(source: Source, n: int) -> list[str]:
-    """Return ids for items that have none: the source's name without endings, and the line."""
-    name = str(source).replace("#", "/").rsplit("/", 1)[-1]
-    stem = name.removesuffix(".bz2").rsplit(".jsonl", 1)[0]
-    return [f"{stem}-{i}" for i in range(1, n + 1)]
-
-
-def _unique_ids(given: pd.Series, source: Source) -> pd.DataFrame:
-    """Return the ids of a source; where they repeat, line numbers beside ``source_id``."""
-    if given.is_unique:
-        return pd.DataFrame({"item_id": given.astype(str)})
-    ids = _numbered_ids(source, len(given))
-    return pd.DataFrame({"item_id": ids, "source_id": given.astype(str)})
-
-
 def _label_places(given: pd.Series, labels: list[str], source: Source) -> pd.Series:
     """Return the places of labels, which are words or first letters; -1 for "-" (no agreement)."""
     places = {"-": -1} | {label[0]: place for place, label in enumerate(labels)}
@@ -175,22 +162,6 @@ def _gold_places(frame: pd.DataFrame, source: Source, first: int = 0) -> pd.Seri
     return pd.Series(places, index=frame.index)
 
 
-def _finish(items: pd.DataFrame, no_label: pd.Series | None = None) -> pd.DataFrame:
-    """Leave out items without a label, or with empty or duplicate choices, count them in ``attrs``
-    (each once, for its first reason), and check the others."""
-    reasons = {frames.EMPTY: "an empty choice", frames.DUPLICATE: "duplicate choices"}
-    reason = pd.Series(frames.choice_flaws(items["choices"])).map(reasons)
-    if no_label is not None:
-        reason = reason.mask(no_label.to_numpy(), "no gold label")
-    left_out = reason.value_counts().to_dict()
-    if reason.notna().all():
-        counts = ", ".join(f"{n} have {why}" for why, n in left_out.items())
-        raise DataError(f"none of {len(items)} items can be asked: {counts}; give others")
-    checked = frames.check_items(items[reason.isna().to_numpy()].reset_index(drop=True))
-    checked.attrs["left_out"] = left_out
-    return checked
-
-
 # Natural language inference: the prompt is the premise, ``hypothesis`` the sentence judged
 
 ANLI = {"uid": "pairID", "context": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}
@@ -211,7 +182,7 @@ def nli(source: Source) -> pd.DataFrame:
     else:
         types = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str)
         frame = _table(rows, types | {"pairID": (str, int)}, source)
-    items = _unique_ids(frame["pairID"], source).assign(
+    items = unique_ids(frame["pairID"], source).assign(
         prompt=frame["sentence1"],
         choices=[NLI_LABELS] * len(frame),
         answer=_label_places(frame["gold_label"], NLI_LABELS, source),
@@ -219,7 +190,7 @@ def nli(source: Source) -> pd.DataFrame:
     )
     kept = [name for name in ("category", "genre", "annotator_labels", "round") if name in frame]
     items[kept] = frame[kept]
-    return _finish(items, items["answer"] < 0)
+    return finish(items, items["answer"] < 0)
 
 
 # Columns of GLUE's diagnostic as SuperGLUE and gluebenchmark.com name them, and groups of its tags.
@@ -264,7 +235,7 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
         items["categories"] = [[t.strip() for t in of_item if t.strip()] for of_item in tags]
     if "Domain" in frame:
         items["domain"] = frame["Domain"]
-    return _finish(items)
+    return finish(items)
 
 
 # Sentiment
@@ -296,9 +267,9 @@ def sentiment(source: Source) -> pd.DataFrame:
     labels = ["negative", "positive"]
     if answer.max() > 1:
         labels = ["very negative", "negative", "neutral", "positive", "very positive"]
-    items = pd.DataFrame({"item_id": _numbered_ids(source, len(frame)), "answer": answer})
+    items = pd.DataFrame({"item_id": numbered_ids(source, len(frame)), "answer": answer})
     prompt = frame["prompt"].str.strip()
-    return _finish(items.assign(prompt=prompt, choices=[labels] * len(frame)))
+    return finish(items.assign(prompt=prompt, choices=[labels] * len(frame)))
 
 
 # Multiple choice
@@ -332,9 +303,9 @@ def read_arc(source: Source) -> pd.DataFrame:
     ):
         frames.refuse("items", frame["id"][wrong], f"of {source} {flaw}; correct or remove them")
     places = [label.index(key) if key else 0 for key, label in zip(keys, labels, strict=True)]
-    items = _unique_ids(frame["id"], source).assign(prompt=stems, choices=choices, answer=places)
+    items = unique_ids(frame["id"], source).assign(prompt=stems, choices=choices, answer=places)
     others = frame.drop(columns=["id", "question", "answerKey", *items], errors="ignore")
-    return _finish(pd.concat([items, others], axis=1), keys.eq(""))
+    return finish(pd.concat([items, others], axis=1), keys.eq(""))
 
 
 def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
@@ -452,150 +423,6 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     return items | {"template": "continuation"}
 
 
-# Other files with a question, choices and a right answer: the usual names of their columns
-
-CONTEXTS = "passage article context story".split()
-STEMS = "question question_stem stem query sentence goal prompt problem ctx startphrase".split()
-CHOICES = "choices options endings".split()
-KEYS = "answerKey key answer correct correct_answer right_answer gold label target cop".split()
-IDS = "item_id id question_id qid uid example_id idx ind".split()
-# "A", "option1", "choice_b", "opa", "ending0": the letter or number is the choice's label
-A_CHOICE = r"(?:opt?|option|choice|answer|ans|sol|ending|alternative)?[\W_]*([a-j]|\d)"
-IN_FULL = (
-    "write the items with item_id, prompt, choices (a list) and answer (the right choice's "
-    "position, from 0), one JSON object a line"
-)
-
-
-def _label_and_text(cell: Any) -> tuple[list[Any], Any]:
-    """Return labels, where a cell has them, and texts of an item's choices."""
-    if isinstance(cell, str) and cell.startswith(("[", "{")):  # a list in a cell of a table
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            cell = ast.literal_eval(cell)
-    if isinstance(cell, list) and cell and all(isinstance(one, dict) for one in cell):
-        return [one.get("label") for one in cell], [one.get("text") for one in cell]
-    if not isinstance(cell, dict):
-        return [], cell
-    labels, texts = cell.get("label"), cell.get("text")
-    if isinstance(labels, list) and isinstance(texts, list):
-        return labels, texts
-    return list(cell), list(cell.values())
-
-
-def _readings(key: Any, labels: list[Any], choices: Any) -> dict[str, int]:
-    """Return the place of the right choice by each way in which a key may name it."""
-    texts = [str(choice).strip() for choice in choices] if isinstance(choices, list) else []
-    key = int(key) if isinstance(key, float) and key.is_integer() else key
-    said = str(key).strip()
-    names = [str(label).upper() for label in labels]
-    places = {"label": names.index(said.upper()) if names.count(said.upper()) == 1 else -1}
-    if isinstance(key, str):
-        places["letter"] = ascii_uppercase.find(said.upper()) if len(said) == 1 else -1
-        places["text"] = texts.index(said) if said in texts else -1
-    if re.fullmatch(r"\d{1,3}", said):
-        places |= {"position from 0": int(said), "position from 1": int(said) - 1}
-    return {way: place for way, place in places.items() if 0 <= place < len(texts)}
-
-
-def _by_names(records: list[dict[str, Any]], source: Source) -> pd.DataFrame | None:
-    """Return items of columns with usual names, or None; ``attrs["recognised"]`` says which.
-
-    What a key is (a label, letter, text or position of the right choice) is found from all items
-    together. Keys of which several readings fit, with other right choices, are refused.
-    """
-    frame = pd.DataFrame(records)
-    stem = find(frame, STEMS)
-    key = find(frame, KEYS, [stem])
-    if not stem or not key:
-        return None
-    context = find(frame, CONTEXTS, [stem, key])
-    listed = find(frame, CHOICES)
-    matches = {str(name): re.fullmatch(A_CHOICE, str(name), re.I) for name in frame if name != key}
-    label_of = {name: match[1].upper() for name, match in matches.items() if match}
-    keys = frame[key].tolist()
-    absent = np.array([k is None or k != k or str(k).strip() in ("", "-1") for k in keys])
-    given = frame[key][~absent]
-    # choices, with labels where they have some
-    if listed:
-        labelled = [_label_and_text(cell) for cell in frame[listed]]
-    elif len(label_of) > 1 and len(set(label_of.values())) == len(label_of):
-        listed = "', '".join(label_of)
-        cells = frame[[*label_of]].to_dict("records")
-        filled = [{n: text for n, text in row.items() if str(text).strip()} for row in cells]
-        labelled = [([label_of[n] for n in row], list(row.values())) for row in filled]
-    elif given.map(lambda one: isinstance(one, bool)).all():
-        listed = "no', 'yes"
-        labelled = [(["False", "True"], ["no", "yes"])] * len(frame)
-    else:
-        return None
-    name = find(frame, IDS, [stem, key])
-    ids = frame[name].map(str) if name else pd.Series(_numbered_ids(source, len(frame)))
-    items = _unique_ids(ids, source)
-    items["prompt"] = frame[stem]
-    if context:
-        both = frame[[context, stem]].map(lambda one: isinstance(one, str) and one.strip() != "")
-        joined = frame[context].astype(str) + "\n" + frame[stem].astype(str)
-        items["prompt"] = frame[stem].where(~both.all(axis=1), joined)
-    items["choices"] = [texts for _, texts in labelled]
-    # what the keys of all items can be; an item that cannot be asked is left out below
-    asked = ~absent & (pd.Series(frames.choice_flaws(items["choices"])) == "").to_numpy()
-    found = [_readings(keys[i], *labelled[i]) for i in np.flatnonzero(asked)]
-    n_of_way: Counter[str] = Counter(way for one in found for way in one)
-    # labels in a list of choices name them; numbers beside a list count from 0, as in MMLU
-    has_labels = not label_of and any(labels for labels, _ in labelled)
-    if has_labels and n_of_way["label"] == len(found):
-        n_of_way = Counter(label=len(found))
-    elif has_labels:  # "B" is no second choice where labels are not A, B ...
-        n_of_way = Counter({way: n_of_way[way] for way in ("label", "text")})
-    elif not label_of and given.map(lambda one: isinstance(one, int | float)).all():
-        n_of_way = Counter({"position from 0": n_of_way["position from 0"]})
-    likely = max(n_of_way, default="", key=lambda way: n_of_way[way])
-    wrong = [likely not in one for one in found]
-    said = (
-        f"of {source} have a key in {key!r} that is none of their choices; correct or remove them"
-    )
-    frames.refuse("items", items["item_id"][asked][wrong], said)
-    way_of_answers: dict[tuple[int, ...], str] = {}
-    for way in n_of_way:
-        if all(way in one for one in found):
-            way_of_answers.setdefault(tuple(one[way] for one in found), way)
-    if len(way_of_answers) > 1:
-        raise DataError(
-            f"the keys {list(map(str, given[:4]))} in {key!r} of {source} may each be the right "
-            f"choice's {' or '.join(way_of_answers.values())}; {IN_FULL}"
-        )
-    right = pd.Series([one[likely] for one in found], index=items.index[asked], dtype=int)
-    items["answer"] = right.reindex(items.index, fill_value=0)
-    used = {stem, key, context, listed, name, *label_of, *items}
-    others = frame[[column for column in frame if column not in used]]
-    items = _finish(pd.concat([items, others], axis=1), pd.Series(absent))
-    n_choices = items["choices"].map(len)
-    sizes = " to ".join(map(str, sorted({n_choices.min(), n_choices.max()})))
-    items.attrs["recognised"] = (
-        f"prompt {' and '.join(repr(n) for n in (context, stem) if n)}, choices '{listed}' "
-        f"({sizes} an item), right answer {key!r} (its {likely})"
-        + f"; other columns: {', '.join(others)}"
-        * (len(others.columns) > 0)
-    )
-    return items
-
-
-def _records_of_table(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table; one without a header ends in letters of the right choices."""
-    if file.suffix.lower() == ".parquet":
-        return json.loads(pd.read_parquet(file).to_json(orient="records", force_ascii=False))
-    try:
-        cells = read_table(file, spaces=True).cells.fillna("")
-    except (ValueError, OSError) as error:
-        raise DataError(f"{file} cannot be read as a table ({error})") from error
-    n_choices = cells.shape[1] - 2
-    letters = [*ascii_uppercase[: max(n_choices, 0)]]
-    if n_choices > 1 and cells.columns[-1] in letters and cells.iloc[:, -1].isin(letters).all():
-        first = pd.DataFrame([list(cells.columns)], columns=cells.columns)
-        cells = pd.concat([first, cells]).set_axis(["question", *letters, "answer"], axis=1)
-    return cells.to_dict("records")
-
-
 # What records must hold, with types for those that a function above builds items of; names alone
 # for a reader of its own. The first layout whose columns are there reads the source.
 LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
@@ -642,7 +469,7 @@ def read_items(source: Source) -> pd.DataFrame:
     file = Path(str(source)).expanduser()
     unknown = f"which is no layout that is known; {IN_FULL}"
     if file.suffix.lower() in (".parquet", ".xlsx") and file.is_file():
-        return _of_records(_records_of_table(file), source, is_table=True)
+        return _of_records(records_of_table(file), source, is_table=True)
     lines = read_lines(source)
     first = lines[0] if lines else ""
     # Sources that are no JSON: a table, or lines of label and sentence, or blocks of six lines.
@@ -654,7 +481,7 @@ def read_items(source: Source) -> pd.DataFrame:
             return sentiment(source)
         labels = lines[1::6]
         if (not labels or labels[0] not in set("0123")) and len(lines) > 1 and file.is_file():
-            return _of_records(_records_of_table(file), source, is_table=True)
+            return _of_records(records_of_table(file), source, is_table=True)
         if not labels or labels[0] not in set("0123"):
             raise DataError(f"{source} begins with {first[:60]!r}, {unknown}")
         if len(lines) % 6 or not set(labels) <= set("0123"):
@@ -662,10 +489,10 @@ def read_items(source: Source) -> pd.DataFrame:
                 f"{source} is not made of blocks of six lines: a beginning, 0 to 3, four endings"
             )
         blocks = pd.DataFrame([lines[i : i + 6] for i in range(0, len(lines), 6)])
-        items = pd.DataFrame({"item_id": _numbered_ids(source, len(blocks)), "prompt": blocks[0]})
+        items = pd.DataFrame({"item_id": numbered_ids(source, len(blocks)), "prompt": blocks[0]})
         choices = _columns(blocks, 2, 3, 4, 5)
         answer = blocks[1].astype(int)
-        return _finish(items.assign(choices=choices, answer=answer, template="continuation"))
+        return finish(items.assign(choices=choices, answer=answer, template="continuation"))
     return _of_records(read_records(source), source)
 
 
@@ -685,10 +512,10 @@ def _of_records(
             continue
         frame = _table(records, needed, source)
         ids = next((frame[name] for name in ("item_id", "id") if name in frame), None)
-        parts = {"item_id": _numbered_ids(source, len(frame)) if ids is None else ids}
+        parts = {"item_id": numbered_ids(source, len(frame)) if ids is None else ids}
         items = pd.DataFrame(parts | build(frame, source), index=frame.index)
-        return _finish(items, items["answer"].isna())
-    items = _by_names(records, source)
+        return finish(items, items["answer"].isna())
+    items = by_names(records, source)
     if items is None:
         raise DataError(
             f"{source} has records of {sorted(map(str, keys))[:12]}, which is no layout that is "

@@ -120,7 +120,7 @@ def checked_answers(inputs: Inputs, answers: ArrayLike, classes: int) -> NDArray
     wrong = np.flatnonzero(~((gold >= 0) & (gold < classes)))
     if len(wrong):
         raise FrameError(
-            f"answers of items {wrong[:5].tolist()} are none of the {classes} classes, 0 and on"
+            f"answers of items {wrong[:5].tolist()} are none of the {classes} classes, from 0 on"
         )
     return gold
 

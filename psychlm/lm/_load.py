@@ -385,7 +385,7 @@ def _check_weight_files(name: str, folder: Path, config: Any) -> None:
     adapters."""
     if (folder / "adapter_config.json").exists():
         raise ModelError(
-            f"{name} holds an adapter, which needs another model's weights; merge and save both"
+            f"{name} holds an adapter, which needs another model's weights; merge the two and save"
         )
     named = {"config.json": [getattr(config, "transformers_weights", None) or "model.safetensors"]}
     for index in sorted(folder.glob("*.index.json")):
