@@ -19,7 +19,7 @@ TASKS = {
     ),
     "Score texts with a model": "lm.load lm.wrap lm.surprisal lm.surprisals lm.minimal_pairs",
     "Let models answer items": "lm.evaluate lm.choice_logprobs lm.fine_tune crowds.train_crowd",
-    "Perturb and build items": "probes.confusion.perturb probes.wordnet_qa.write",
+    "Perturb and build items": "probes.confusion.perturb probes.wordnet_qa.Builder",
     "Describe a test": (
         "ctt.difficulty ctt.item_rest_correlation ctt.distractors ctt.cronbach_alpha "
         "ctt.cluster_items"

@@ -15,7 +15,7 @@ lower ones (``tests/test_layers.py`` checks this). All are used by the papers' o
     3  model_card model_facts                     the card of a language model; stored results
     4  site                                       run the notebooks and write the HTML reports
     4  terminal doctor                            what commands print; optional dependencies
-    5  cli cli_adapt cli_card cli_notebooks cli_probes   the command ``psychlm``
+    5  cli cli_card cli_notebooks                 the command ``psychlm``
 
 ``import psychlm`` loads neither torch nor transformers nor pandas.
 """

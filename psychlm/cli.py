@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psychlm import __version__, data, roles
-from psychlm.cli_adapt import adapt
 from psychlm.cli_card import card
 from psychlm.cli_notebooks import new, run
-from psychlm.cli_probes import probes
 from psychlm.terminal import (
     FILE,
     PATH,
@@ -100,7 +98,7 @@ def main() -> None:
     """Do language models find difficult what people find difficult?"""
 
 
-for command in (run, new, card, adapt, probes):
+for command in (run, new, card):
     main.add_command(command)
 
 

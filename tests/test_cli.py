@@ -65,13 +65,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("responses none.jsonl --model ./gpt2", "there is no file"),
         ("responses items.jsonl --model ./none", "holds no config.json"),
         ("responses items.jsonl --model ./gpt2 --prompt poem", "no prompt 'poem'"),
-        ("adapt --model ./gpt2 --bank arc", "the texts of its items"),
-        ("adapt --model ./gpt2 --bank fit.json", "the texts of its items"),
-        ("adapt --model ./gpt2 --questions items.jsonl", "name --bank"),
-        (
-            "probes confuse items.jsonl --probe no-question --extra 2 --out n.jsonl",
-            "adds no choice",
-        ),
         ("responses items.jsonl --model ./gpt2 --out n.csv --logprobs n.csv", "another output"),
         (f"new {'x' * 300}", "at most 100 printable characters"),
         ("data where nothing", "no dataset is named 'nothing'"),
@@ -168,7 +161,7 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(study, tmp_path,
         ["irt", "fit", "answers.parquet", "--model", "1PL", "--out", "fit.json"],
         ["irt", "score", "fit.json", "answers.parquet"],
         ["responses", "items.jsonl", "--model", model, "--prompt", f"{{{HOSTILE}}}"],
-        ["probes", "confuse", "none.jsonl", "--probe", "more-choices", "--out", "out.jsonl"],
+        ["responses", "none.jsonl", "--model", model],
         ["data", "where", word],
         ["new", word],
         ["run", "00", "-p", f"{word}=1"],
@@ -245,8 +238,8 @@ def test_a_parameter_names_a_file_from_where_the_user_is(study, monkeypatch) -> 
 
 def test_the_doctor_names_what_is_missing_or_corrupt_and_ends_well(monkeypatch) -> None:
     _, *get_r = doctor.PARTS["R, mgcv, rpy2"]
-    no_r = ([sys.executable, "-c", "raise OSError('no libR.so')"], *get_r)
-    no_package = ("no-such-package", "pip install it", "something")
+    no_r = (lambda: doctor.printed(sys.executable, "-c", "raise OSError('no libR.so')"), *get_r)
+    no_package = (lambda: doctor.version("no-such-package"), "pip install it", "something")
     parts = {"R": no_r, "other": no_package, "data": doctor.PARTS["data"]}
     monkeypatch.setattr(doctor, "PARTS", parts)
     rows = [{"name": "a", "place": "", "state": "absent"}]
@@ -298,22 +291,6 @@ def test_items_go_in_and_graded_responses_come_out(tmp_path) -> None:
     written = pd.read_csv(out, index_col=0).loc["./gpt2"]
     best = pd.read_parquet(scores).loc["./gpt2", ["0", "1"]].idxmax(axis=1)
     assert (best == ["0", "1", "0"]).astype(float).tolist() == written.tolist()
-
-
-def test_a_model_takes_an_adaptive_test_of_a_bank_of_ones_own(tmp_path) -> None:
-    bank = pd.DataFrame({"a": 1.0, "b": [0.0, 0.5, 1.0]}, ["000", "001", "002"])
-    rng = np.random.default_rng(1)
-    fit = irt.fit(simulate.responses(rng.standard_normal(400), bank, rng), "1PL")
-    fit.to_json(tmp_path / "fit.json")
-    run("responses", "items.jsonl", "--model", "./gpt2", "--out", tmp_path / "all.csv")
-    command = ["adapt", "--model", "./gpt2", "--bank", tmp_path / "fit.json"]
-    command += ["--questions", "items.jsonl", "--answers", tmp_path / "kept.json"]
-    out = tmp_path / "asked.csv"
-    assert "after 3 of 3 items, 6 choices scored" in run(*command, "--out", out).output
-    replay = irt.adaptive_test(fit, pd.read_csv(tmp_path / "all.csv", index_col=0)).history
-    written = pd.read_csv(out, dtype={"item": str}).drop(columns="n_items")
-    pd.testing.assert_frame_equal(written, replay.reset_index(drop=True), check_dtype=False)
-    assert "after 3 of 3 items, 0 choices scored" in run(*command).output
 
 
 def test_a_model_named_by_one_word_is_the_folder_here_where_there_is_one(monkeypatch, tmp_path):

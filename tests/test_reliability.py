@@ -77,8 +77,7 @@ def test_archives_and_lines_that_grow_as_no_text_does_are_refused_within_little_
         file.write_bytes(b'{"id": [' + b"{}," * 600_000 + b"{}]}")
     assert file.stat().st_size < 2 * 10**6
     tracemalloc.start()
-    out = tmp_path / "out.jsonl"
-    assert says in refused("probes", "confuse", source, "--probe", "no-question", "--out", out)
+    assert says in refused("responses", source, "--model", "default")
     assert tracemalloc.get_traced_memory()[1] < 4 * 10**8
     tracemalloc.stop()
 
@@ -183,5 +182,4 @@ def test_no_file_whatever_brings_a_traceback(tmp_path: Path, table: bytes, items
     (tmp_path / "answers.csv").write_bytes(table)
     run("irt", "fit", tmp_path / "answers.csv", "--out", tmp_path / "fit.json")
     (tmp_path / "items.jsonl").write_bytes(items)
-    arguments = ["--probe", "no-question", "--out", tmp_path / "out.jsonl"]
-    run("probes", "confuse", tmp_path / "items.jsonl", *arguments)
+    run("responses", tmp_path / "items.jsonl", "--model", "default")

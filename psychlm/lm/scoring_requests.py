@@ -122,53 +122,35 @@ def _windows(word: Ints, special: SpecialTokens, ahead: int) -> Iterator[tuple[i
 
 
 def both_sides(
-    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens, right: bool = True
 ) -> Iterator[ScoringRequest]:
     """Yield one request per token of a masked model (BERT), which sees both sides of a word.
 
     The pseudo-log-likelihood of a word sums those of its tokens, each with itself and the later
     tokens of the same word masked, so that no token is guessed from the rest of its own word. A
-    long text is cut around the word.
+    long text is cut around the word. Without ``right`` the request ends behind its first mask.
     """
-    whole, before = add_special(ids, special)
-    n_tokens = len(ids)
-    size = special.context_tokens - (len(whole) - len(ids))
-    ends = np.searchsorted(word, word, side="right")
-    for token in range(n_tokens):
-        end = int(min(ends[token], token + size))
-        if n_tokens <= size:
-            text = whole
-            begin = 0
-        else:
-            middle = (token + end) // 2
-            begin = min(max(0, middle - size // 2, end - size), token, n_tokens - size)
-            text, _ = add_special(ids[begin : begin + size], special)
-        position = token - begin + before
-        output, target, row = np.array([[position], [ids[token]], [first_row + token]])
-        yield ScoringRequest(text, output, target, row, (position, position + end - token))
-
-
-def left_side(
-    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
-) -> Iterator[ScoringRequest]:
-    """Yield a request per token of a left-masked model (XLM): the tokens before that fit, and a
-    mask."""
-    whole, before = add_special(ids, special)
-    size = special.context_tokens - before
-    for token in range(len(ids)):
-        begin = max(0, token + 1 - size)
-        text = whole if begin == 0 else add_special(ids[begin : token + 1], special)[0]
-        position = before + token - begin
-        output, target, row = np.array([[position], [ids[token]], [first_row + token]])
-        mask = (position, position + 1)
-        yield ScoringRequest(text[: position + 1], output, target, row, mask)
-
-
-def add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:
-    """Return tokens between the special ones, and how many of these stand before them."""
     start = [] if special.start is None else [special.start]
-    stop = [] if special.stop is None else [special.stop]
-    return np.concatenate([start, ids, stop]).astype(np.int64), len(start)
+    stop = [] if special.stop is None or not right else [special.stop]
+    size = special.context_tokens - len(start) - len(stop)
+    ends = np.searchsorted(word, word, side="right") if right else np.arange(len(ids)) + 1
+    for token in range(len(ids)):
+        end = int(min(ends[token], token + size))
+        begin = 0
+        if not right:
+            begin = max(0, end - size)
+        elif len(ids) > size:
+            middle = (token + end) // 2
+            begin = min(max(0, middle - size // 2, end - size), token, len(ids) - size)
+        text = ids[begin : begin + size] if right else ids[begin:end]
+        read = np.concatenate([start, text, stop]).astype(np.int64)
+        position = token - begin + len(start)
+        output, target, row = np.array([[position], [ids[token]], [first_row + token]])
+        yield ScoringRequest(read, output, target, row, (position, position + end - token))
+
+
+# A left-masked model (XLM) sees the tokens before that fit, and a mask.
+left_side = partial(both_sides, right=False)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ VARIABLE = "PSYCHLM_WORDNET"
 HOW_TO_GET = (
     "install it with `apt-get install wordnet-base` (Debian, Ubuntu), or fetch NLTK's copy with "
     "`python -m nltk.downloader wordnet`, or name a folder that holds data.noun, index.noun and "
-    f"the like (an argument, `--wordnet` on the shell, or the variable {VARIABLE})"
+    f"the like (an argument, or the variable {VARIABLE})"
 )
 PARTS = ("noun", "verb", "adj", "adv")
 N_LEXNAMES = 45  # lexicographer files (lexnames(5WN))

@@ -14,20 +14,16 @@ in testing.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from psychlm import data
-from psychlm.corpora import write_arc
-from psychlm.frames import FrameError, check_items
+from psychlm.frames import check_items
 from psychlm.probes.distractors import (
     KINDS,
     N_DISTRACTORS,
@@ -129,7 +125,6 @@ class Recipe:
     max_train: int = 3000  # most training questions, and never more than half of all
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         least = {"max_hops": 1, "max_concepts": 1, "max_distance": 1, "max_train": 0}
         for name, low in least.items():
             value = getattr(self, name)
@@ -162,16 +157,6 @@ class Probes:
         splits = pd.crosstab(self.items["probe"], self.items["split"])
         table = table.join(splits.reindex(columns=list(SPLITS), fill_value=0))
         return table.reindex([probe for probe in PROBES if probe in table.index])
-
-    def header(self) -> dict[str, Any]:
-        """Return source, seed, recipe and what was left out, for the manifest beside the files."""
-        left_out = self.counts.groupby("probe", observed=True)[["what", "n"]]
-        return {
-            "source": f"WordNet {self.wordnet_version}",
-            "seed": self.recipe.seed,
-            "recipe": asdict(self.recipe),
-            "left_out": {probe: dict(rows.to_numpy().tolist()) for probe, rows in left_out},
-        }
 
 
 class Builder:
@@ -218,7 +203,6 @@ class Builder:
         self, probe: str, recipe: Recipe, rng: np.random.Generator, counts: Counter[str]
     ) -> Questions:
         """Make the questions and keys of a probe (GEN): one row per concept, sentence and key."""
-        graph = self.graph
         rules = self.rules
         contexts = self.wordnet.contexts
         # Concepts and sentences: those with a key at all, one sentence each.
@@ -229,7 +213,7 @@ class Builder:
             nodes = contexts["node"].to_numpy()
             context = np.arange(len(nodes))
             if probe != "definitions":  # below something, or above something
-                with_links = graph.isa[:, 0 if probe == "hypernymy" else 1]
+                with_links = self.graph.isa[:, 0 if probe == "hypernymy" else 1]
                 context = np.flatnonzero(np.isin(nodes, with_links))
             context = context[_sample_groups(nodes[context], 1, rng)]
             concept = nodes[context]
@@ -245,11 +229,9 @@ class Builder:
         context = context[position]
         template = rng.integers(0, len(TEMPLATES[probe]), len(position))
         # The stems of the word in question and of the whole question, for the filter of leaks.
-        bare = {
-            pos: [re.sub(r"{\w+}", " ", form) for form in templates(probe, pos)] for pos in "nvar"
-        }
         pos = self.pos[concept]
-        texts = [bare[part][number] for part, number in zip(pos, template, strict=True)]
+        forms = [templates(probe, part)[i] for part, i in zip(pos, template, strict=True)]
+        texts = [re.sub(r"{\w+}", " ", form) for form in forms]
         if probe == "synonymy":
             word = np.full(len(concept), -1)
             word_stems = rules.gloss[concept]
@@ -257,13 +239,12 @@ class Builder:
         else:
             rows = contexts.iloc[context]
             lemmas = rows["lemma"].str.lower()
-            word = (lemmas + "/" + pos).map(graph.word_number).to_numpy(dtype=np.int64)
+            word = (lemmas + "/" + pos).map(self.graph.word_number).to_numpy(dtype=np.int64)
             word_stems = rules.stemmer.lists(rows["word"] + " " + lemmas)
             texts = [" ".join(parts) for parts in zip(texts, rows["sentence"], lemmas, strict=True)]
         question_stems = rules.stemmer.lists(texts)
-        questions = Questions(
-            probe, concept, answer, hops, context, word, word_stems, question_stems, template
-        )
+        columns = (concept, answer, hops, context, word, word_stems, question_stems, template)
+        questions = Questions(probe, *columns)
         # Leave out keys that share their definition, and those that the question gives away.
         counts["keys: drawn"] += len(questions)
         sound = rules.may_answer(probe)[questions.answer]
@@ -408,29 +389,3 @@ def split_by_concept(items: pd.DataFrame, recipe: Recipe) -> pd.Series:
     sizes["split"] = np.select([train, dev], ["train", "dev"], "test")
     split_of = sizes.set_index(["probe", "concept"])["split"]
     return items[["probe", "concept"]].join(split_of, on=["probe", "concept"])["split"]
-
-
-def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> list[Path]:
-    """Write questions, items with ``probe`` and ``split``, to ``folder/<probe>/<split>.jsonl``, and
-    ``header`` and numbers of questions to ``folder/manifest.json``.
-
-    The files are JSON lines in ARC's layout, which :func:`psychlm.corpora.read_arc` reads, with
-    further columns. Return the files written, the manifest first.
-
-    Examples
-    --------
-    >>> write(built.items, "probes", built.header())  # doctest: +SKIP
-    """
-    items = check_items(items)
-    folder = Path(folder)
-    if missing := [column for column in ("probe", "split") if column not in items.columns]:
-        raise FrameError(f"the items lack {missing}, which name the files; probes have them")
-    sizes: dict[str, int] = {}
-    for (probe, split), part in items.groupby(["probe", "split"], sort=True, observed=True):
-        file = write_arc(part, folder / str(probe) / f"{split}.jsonl")
-        sizes[file.relative_to(folder).as_posix()] = len(part)
-    content = {**header, "layout": "ARC", "questions": sizes}
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    with data.atomic_write(folder / "manifest.json") as part_file:
-        part_file.write_text(text, encoding="utf-8")
-    return [folder / "manifest.json", *(folder / name for name in sizes)]

@@ -4,11 +4,9 @@ section 1; each invariant is checked item by item with plain Python sets."""
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from psychlm.cli import main
 from psychlm.frames import FrameError, check_items
 from psychlm.probes import confusion
 from psychlm.probes.confusion import perturb
@@ -177,14 +175,3 @@ def test_items_that_cannot_be_perturbed_are_dropped_with_the_reason():
     assert reasons.to_dict() == {"q0": "duplicate choices", "q1": second}
     assert list(kept["item_id"]) == ["q2", "q3", "q4", "q5"]
     assert len(confusion.drop_unfit(kept)[1]) == 0
-
-
-def test_the_command_writes_items_that_can_be_read_again(tmp_path):
-    source, out = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
-    items = bank_of(12)
-    items.to_json(source, orient="records", lines=True)
-    command = f"probes confuse {source} --probe more-choices --extra 2 --out {out}"
-    run = CliRunner().invoke(main, command.split())
-    assert run.exit_code == 0 and "12 items under more-choices" in run.output
-    expected = perturb(items, "more-choices", n_extra=2)
-    pd.testing.assert_frame_equal(pd.read_json(out, lines=True), expected, check_dtype=False)

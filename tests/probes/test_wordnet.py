@@ -7,10 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny_wordnet
-from click.testing import CliRunner
 
-from psychlm.cli import main
-from psychlm.corpora import read_arc
 from psychlm.data import DataError, DataMissingError
 from psychlm.probes import wordnet
 from psychlm.probes.distractors import near_pairs
@@ -143,16 +140,3 @@ def test_broken_files_are_an_error_that_names_the_folder(birds):
         with pytest.raises(DataError, match="WordNet in .* cannot be read.*apt-get install"):
             wordnet.load(birds)
         (birds / file).write_bytes(whole)
-
-
-# the shell
-
-
-def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
-    arguments = ["probes", "build", "wordnet", "--out", str(tmp_path / "out"), "--seed", "3"]
-    arguments += ["--wordnet", str(birds)]
-    result = CliRunner().invoke(main, [*arguments, "--probe", "definitions", "--max-train", "10"])
-    assert result.exit_code == 0, result.output
-    items = pd.concat(map(read_arc, (tmp_path / "out").rglob("*.jsonl")))
-    assert (items["split"] == "train").sum() <= 10
-    assert f"{len(items)} questions from WordNet 3.0, seed 3" in result.output

@@ -2,7 +2,6 @@
 senses looked up in the index. Sizes of WordNet 3.0: wnstats(7WN). Positions of keys: the
 chi-squared test of SciPy."""
 
-import json
 import re
 from functools import cache
 
@@ -13,9 +12,8 @@ from conftest import absent
 from scipy.stats import chisquare
 
 from analyses import richardson2020
-from psychlm.corpora import read_arc
 from psychlm.data import DataMissingError
-from psychlm.probes import wordnet, wordnet_qa
+from psychlm.probes import wordnet
 from psychlm.probes.distractors import FUNCTION_WORDS
 from psychlm.probes.wordnet_qa import PROBES, Builder, Recipe, choice_text
 
@@ -189,19 +187,6 @@ def test_perturbations_change_the_distractors_and_nothing_else(built):
     assert built.items.groupby([*question, "prompt"]).size().max() > 3
     assert not built.items.duplicated([*question, "distractor_set", "distractor_distance"]).any()
     assert (built.items["cluster"] == built.items["probe"] + ":" + built.items["concept"]).all()
-
-
-def test_files_are_read_by_whatever_reads_arc(built, tmp_path):
-    part = built.items.groupby(["probe", "split"]).head(20)
-    manifest, *files = wordnet_qa.write(part, tmp_path, built.header())
-    about = json.loads(manifest.read_text())
-    assert (about["source"], about["seed"]) == ("WordNet 3.0", 7)
-    assert sum(about["questions"].values()) == len(part)
-    for record in map(json.loads, files[0].read_text(encoding="utf-8").splitlines()):
-        # what AI2's own readers ask for
-        labels = [choice["label"] for choice in record["question"]["choices"]]
-        assert record["answerKey"] in labels and record["question"]["stem"]
-    assert len(pd.concat(map(read_arc, files))) == len(part)
 
 
 def test_every_choice_is_the_text_of_its_concept_and_the_word_stands_in_the_question(
