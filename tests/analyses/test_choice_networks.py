@@ -11,8 +11,6 @@ from analyses.choice_networks import (
     BiLSTM,
     Lexicon,
     encoder_model,
-    masked_max,
-    masked_mean,
     partial_input_model,
     soft_alignment,
 )
@@ -39,16 +37,6 @@ def test_the_bilstm_is_pytorchs_on_packed_rows(rng):
         torch.testing.assert_close(ours(values, mask), expected)
 
 
-def test_pooling_leaves_padding_out_and_an_empty_text_is_zero(rng):
-    values, mask = padded(rng, [4, 2, 0], 3)
-    values, mask = values - 5, mask  # all negative: a padding zero would win the maximum
-    for pooled, by_hand in ((masked_max, np.max), (masked_mean, np.mean)):
-        said = pooled(values, mask).numpy()
-        np.testing.assert_allclose(said[0], by_hand(values[0].numpy(), axis=0), rtol=1e-6)
-        np.testing.assert_allclose(said[1], by_hand(values[1, :2].numpy(), axis=0), rtol=1e-6)
-        assert (said[2] == 0).all()
-
-
 def test_esims_soft_alignment_is_the_one_computed_by_hand(rng):
     a, a_mask = padded(rng, [3, 1], 4)
     b, b_mask = padded(rng, [2, 4], 4)
@@ -64,24 +52,6 @@ def test_esims_soft_alignment_is_the_one_computed_by_hand(rng):
     assert (none[0] == 0).all() and torch.isfinite(none[1]).all()  # an empty text
 
 
-def test_choice_to_choice_takes_the_mean_over_the_choices_that_are_there(rng):
-    items = questions(rng, 3)
-    items["choices"] = [choices[:n] for choices, n in zip(items["choices"], (5, 3, 2), strict=True)]
-    items["answer"] = 0
-    model = partial_input_model("choice-to-choice", Lexicon.learned(items), seed=1, **SMALL)
-    network, inputs = model.network.eval(), model.texts.batch(*model.texts.rows(items))
-    said = network(inputs)
-    mask = inputs.choices_mask.flatten(0, 1)
-    kept = masked_max(
-        network.reading(network.embedding(inputs.choices.flatten(0, 1)), mask), mask
-    ).reshape(3, 5, -1)
-    for row, n in enumerate((5, 3, 2)):
-        for i in range(n):
-            others = [network.score(kept[row, i], kept[row, j]).item() for j in range(n) if j != i]
-            assert said[row, i].item() == pytest.approx(np.mean(others), abs=1e-5)
-    assert torch.isinf(said[2, 2:]).all()
-
-
 @pytest.mark.parametrize("kind", ["choice-only", "choice-to-choice", "question-to-choice", "esim"])
 def test_scores_depend_on_nothing_beside_an_item_and_partial_inputs_not_on_its_question(kind, rng):
     items = questions(rng, 6)
@@ -95,13 +65,6 @@ def test_scores_depend_on_nothing_beside_an_item_and_partial_inputs_not_on_its_q
     np.testing.assert_allclose(np.exp(together).sum(axis=1), 1, rtol=1e-5)
     other = items.assign(prompt=items["prompt"].sample(frac=1, random_state=1).to_numpy())
     assert together.equals(model.logprobs(other)) == (kind in ("choice-only", "choice-to-choice"))
-
-
-def test_rare_words_of_training_are_unknown_ones():
-    items = pd.DataFrame({"prompt": ["dog dog cat"], "choices": [["cat", "emu"]]})
-    lexicon = Lexicon.learned(items)
-    assert lexicon.numbers == {"cat": 2, "dog": 3}
-    assert next(lexicon.encode(["Dog, emu"])).tolist() == [3, 1, 1]
 
 
 def three_questions():
@@ -141,11 +104,3 @@ def test_a_model_on_an_encoder_learns_by_its_seed_and_the_one_it_came_from_stays
     how = {"epochs": 2, "batch_size": 1}
     first, again, other = (model.train(asked, **how, seed=seed).fingerprint for seed in (1, 1, 2))
     assert first == again != other and first != model.fingerprint
-
-
-def test_training_keeps_the_weights_of_the_best_epoch(bert):
-    asked = three_questions()
-    model = encoder_model(bert, seed=2)
-    wrong, how = asked.assign(answer=[1, 0, 0]), {"learning_rate": 3e-2, "epochs": 12, "seed": 1}
-    kept = model.train(wrong, **how, patience=None, development=asked)
-    assert kept.accuracy(asked) == kept.history["accuracy"].max()

@@ -1,7 +1,5 @@
 """Curricula. References: Lalor's (2020) Algorithm 3 by hand, scipy, the c(t) of Platanios et al."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +7,7 @@ from scipy import optimize
 from scipy.special import expit
 
 from analyses import lalor2020_ddaclae as curricula
-from psychlm import crowds, irt
+from psychlm import crowds
 from psychlm.frames import FrameError
 
 B = pd.Series([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
@@ -64,35 +62,6 @@ def test_hard_example_mining_trains_on_what_the_model_is_not_able_to_do():
     assert curriculum.history()["theta"][0] == pytest.approx(most_likely(own), abs=1e-7)
 
 
-def test_without_an_example_within_reach_the_easiest_share_is_trained_on_or_one_with_a_warning():
-    answers = pd.Series([0, 1] * 50)
-    curriculum = curricula.DDaCLAE(pd.Series(np.linspace(3, 0, 100)), answers, floor=0.05)
-    plan = curriculum.epoch_callback(1, state_of(np.zeros((1, 100)), answers))
-    assert np.flatnonzero(plan.examples).tolist() == list(range(95, 100))
-    history = curriculum.history()
-    assert history["floored"].all() and (history["theta"] == -np.inf).all()
-    with pytest.warns(RuntimeWarning, match=r"epoch 1: members \[0\] train on examples of one"):
-        plan = curricula.DDaCLAE(B, ANSWERS, floor=0).epoch_callback(1, state_of(np.zeros((1, 8))))
-    assert plan.examples.tolist() == [[True] + [False] * 7]
-
-
-def test_balanced_takes_the_easiest_of_each_class():
-    answers = pd.Series([0] * 6 + [1] * 2)  # the easy ones are all of class 0
-    state = state_of([[1, 1, 1, 1, 0, 0, 0, 0]], answers)
-    b = pd.Series(np.arange(-3.0, 5.0))
-    plain = curricula.DDaCLAE(b, answers)
-    with pytest.warns(RuntimeWarning, match="one class"):
-        n = plain.epoch_callback(1, state).examples.sum()
-    balanced = curricula.DDaCLAE(b, answers, balanced=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        examples = balanced.epoch_callback(1, state).examples[0]
-    assert plain.history()["classes"].tolist() == [1]
-    assert balanced.history()["classes"].tolist() == [2]
-    first, second = (int(np.ceil(n * share)) for share in (6 / 8, 2 / 8))
-    assert np.flatnonzero(examples).tolist() == [*range(first), *range(6, 6 + second)]
-
-
 @pytest.mark.parametrize("form", ["linear", "root"])
 def test_competence_grows_as_platanios_et_al_say(form):
     c0, full_at, n = 0.04, 7, 200
@@ -120,26 +89,6 @@ def test_difficulties_are_matched_to_examples_by_name_and_missing_ones_are_named
         curricula.CompetenceBased(some, answers, form="linear", full_at=3)
     with pytest.raises(FrameError, match="an infinite one"):
         curricula.DDaCLAE(b.replace(-2.0, -np.inf), answers)
-
-
-def test_examples_to_convergence_are_counted_to_the_first_best_epoch():
-    columns = {"epoch": [1, 1, 2, 2, 3, 3], "member": [0, 1] * 3}
-    columns |= {"n_examples": [10, 1, 20, 2, 40, 4]}
-    history = pd.DataFrame(columns | {"development_accuracy": [0.5, 0.6, 0.7, 0.5, 0.7, 0.9]})
-    best = curricula.convergence(history)
-    assert best["epoch"].tolist() == [2, 3] and best["n_examples"].tolist() == [30, 7]
-
-
-def test_random_examples_are_as_many_as_those_of_ddaclae():
-    answers = pd.Series([0, 1] * 100)
-    b = pd.Series(np.linspace(-2, 2, 200))
-    right = np.random.default_rng(0).random((3, 200)) < 0.6
-    makes = curricula.DDaCLAE(b, answers), curricula.RandomExamples(b, answers, seed=1)
-    plans = [curriculum.epoch_callback(1, state_of(right, answers)) for curriculum in makes]
-    assert (plans[0].examples.sum(1) == plans[1].examples.sum(1)).all()
-    assert (plans[0].examples != plans[1].examples).any(1).all()
-    again = makes[1].epoch_callback(2, state_of(right, answers))
-    assert (again.examples != plans[1].examples).any(1).all()
 
 
 def test_curricula_trained_together_give_what_each_gives_alone_by_their_own_abilities(rng):
@@ -172,14 +121,3 @@ def test_curricula_trained_together_give_what_each_gives_alone_by_their_own_abil
         theirs, ours = one.history(), both[place].history()
         assert ours["n_examples"].tolist() == theirs["n_examples"].tolist()
         assert (ours["member"] == theirs["member"] + 2 * place).all()
-
-
-def test_abilities_are_those_of_irt_score(rng):
-    b = rng.normal(size=60)
-    correct = rng.random((5, 60)) < rng.random((5, 1))
-    correct[0], correct[1] = True, False
-    responses = pd.DataFrame(correct.astype(float))
-    expected = irt.score(pd.DataFrame({"a": 1.0, "b": b}), responses, "ml")
-    found = curricula.rasch_ability(b, correct)
-    np.testing.assert_allclose(found, expected, atol=1e-7)
-    assert found["theta"].tolist()[:2] == [np.inf, -np.inf]

@@ -116,26 +116,6 @@ def test_a_missing_dictionary_says_how_to_get_it(tmp_path):
         dictionary.read(written(tmp_path, [UNCLOSED]))
 
 
-def test_a_word_is_found_in_its_regular_forms():
-    for word, text, shown in (
-        ("nestle", "The baby nestled her head", "nestled"),
-        ("plan", "Planning is all", "Planning"),
-        ("carry", "she carries on", "carries"),
-        ("Bank", "underneath her BANKS", "BANKS"),
-        ("bank", "an embankment", None),
-        ("go", "he went home", None),
-    ):
-        assert dictionary.shows(word, text) == shown
-
-
-def test_the_right_answer_is_the_definition_whose_example_is_shown(part, probe):
-    entry = part.set_index("entry_id").loc[probe["item_id"].str.removeprefix("dictionary:")]
-    answers = [row[answer] for row, answer in zip(probe["choices"], probe["answer"], strict=True)]
-    assert answers == entry["definition"].tolist()
-    pairs = zip(entry["example"], probe["prompt"], strict=True)
-    assert all(example in prompt for example, prompt in pairs)
-
-
 def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(part, probe):
     with_examples = set(part.loc[part["example"].notna(), "definition"])
     assert probe["choices"].map(lambda choices: len(set(choices))).eq(5).all()
@@ -147,25 +127,6 @@ def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(pa
     pairs = zip(long["cluster"], long["choices"], strict=True)
     own = pd.Series([word in words[choice] for word, choice in pairs], long.index)
     assert own.groupby(level=0).any().all()  # each question has another sense of its word
-
-
-def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):
-    line = "   {}. The {} thing; as, a word{} indeed.\n"
-    kinds = {"a": "tall wide", "b": "thin fast", "c": "blunt dark", "d": "lone"}
-    kinds |= {"e": "red green blue black white brown"}
-    records = []
-    for x, some in kinds.items():
-        senses = [line.format(i, kind, x) for i, kind in enumerate(some.split())]
-        records.append(f"Word{x} \\Word{x}\\, n.\n" + "\n".join(senses))
-    built = dictionary.build(dictionary.read(written(tmp_path, records)), np.random.default_rng(0))
-    n_own = {"worda": 1, "wordb": 1, "wordc": 1, "worde": 4}  # of four wrong choices
-    assert set(built["cluster"]) == n_own.keys()
-    for word, choices in zip(built["cluster"], built["choices"], strict=True):
-        own = [choice for choice in choices if choice.split()[1] in kinds[word[-1]].split()]
-        assert len(own) == 1 + n_own[word]  # the answer, and other senses of the word first
-    alone = dictionary.read(written(tmp_path, records[3:4]))
-    with pytest.raises(data.DataError, match="gives no question"):
-        dictionary.build(alone, np.random.default_rng(0))
 
 
 @pytest.mark.exhaustive

@@ -4,19 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analyses import ngram
-from analyses import running_text as text
-from analyses.running_text import sum_over_words, word_level_tokens
-from psychlm.frames import FrameError
 from psychlm.lm import words_of
 
 LMPLZ = json.loads((Path(__file__).parents[1] / "reference" / "lmplz.json").read_text())
-SMALL = [line.split() for line in LMPLZ["small"]["train"]]
 GENERATED = st.lists(st.lists(st.sampled_from("abcdef"), max_size=6), min_size=1, max_size=12)
 
 
@@ -56,17 +51,6 @@ def test_word_surprisals_are_sums_over_tokens_and_begin_anew_with_a_sentence() -
     assert scored["n_unknown"].tolist() == [0, unknown[2], 0, unknown[2]]
 
 
-def test_the_texts_own_unk_is_a_word_and_stands_for_all_that_is_unknown() -> None:
-    model = ngram.train([["the", "<unk>", "sat"], *SMALL], 2)
-    bits, unknown = model.token_scores([["the", "<unk>", "sat"]])
-    other, also = model.token_scores([["the", "zebra", "sat"]])
-    np.testing.assert_array_equal(bits, other)
-    assert unknown.tolist() == also.tolist() == [False, True, False, False]
-    # as a word like any other: the text in which it is written otherwise gives the same
-    renamed = ngram.train([["the", "rare", "sat"], *SMALL], 2)
-    np.testing.assert_allclose(renamed.token_scores([["the", "rare", "sat"]])[0], bits)
-
-
 def test_what_cannot_be_trained_on_is_refused() -> None:
     with pytest.raises(ValueError, match="<s> or </s>"):
         ngram.train([["<s>", "a"]], 2)
@@ -76,20 +60,3 @@ def test_what_cannot_be_trained_on_is_refused() -> None:
         ngram.train([["a"]], 2).perplexity([])
     with pytest.raises(ValueError, match="no sentence"):
         ngram.train([], 2)
-
-
-def test_unigram_log_probabilities_are_smoothed_counts() -> None:
-    counted = text.counts([["the", "cat", ",", "the"], ["dog", "don't"]])
-    words = pd.Series(["The", "the", "cat,", "unseen", "--", "dog-the", "don’t"])
-    total = 6 + 5 + 1
-    expected = np.log(np.array([1, 3, 2, 1, np.nan, 1, 2]) / total)
-    np.testing.assert_allclose(text.unigram_log_probability(words, counted), expected)
-
-
-def test_words_without_any_token_have_no_surprisal_and_texts_of_nothing_else_are_refused() -> None:
-    tokens = word_level_tokens(words := words_of({"a": "well -- then"}), text.ptb)
-    scored = sum_over_words(words, tokens, np.array([1.0, 2.0]), np.array([False, True]))
-    np.testing.assert_array_equal(scored["surprisal_bits"], [1.0, np.nan, 2.0])
-    assert scored["n_unknown"].tolist() == [0, 0, 1]
-    with pytest.raises(FrameError, match="no word has a token"):
-        word_level_tokens(words_of({"a": "-- --"}), text.ptb)

@@ -47,12 +47,6 @@ def plain_bits(model: WordModel, text: Sequence[str]) -> np.ndarray:
     return -log_p[torch.arange(len(text)), numbers[1:]].numpy() / math.log(2)
 
 
-def test_a_vocabulary_counts_frequent_words_first_and_knows_what_it_does_not_know() -> None:
-    vocabulary = Vocabulary.of([["b", "a", "a"], ["<unk>", "a", "b"]])
-    assert vocabulary.words == ("<eos>", "<unk>", "a", "b")
-    assert vocabulary.stream([["a", "c"], ["b"]]).tolist() == [2, 1, 0, 3, 0]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_surprisals_are_those_of_one_plain_forward_pass(kind: str) -> None:
     model = untrained(kind, span=12)
@@ -82,26 +76,6 @@ def test_every_word_is_new_in_one_window_with_half_a_window_before_it(length: in
         expected.append(-float(torch.log_softmax(logits, -1)[numbers[i + 1]]) / math.log(2))
     scored = model.surprisal(words_of({"a": " ".join(text)}))
     np.testing.assert_allclose(scored["surprisal_bits"], expected, rtol=1e-4)
-
-
-def test_ends_of_sentences_are_read_and_not_scored_and_unknown_tokens_counted() -> None:
-    model, words = untrained("lstm"), words_of({"a": "the cat sat the zebra,"})
-    words = words.assign(sentence_id=[1, 1, 1, 2, 2]).iloc[[4, 1, 0, 2, 3]]
-    tokens = ["the", "cat", "sat", "<eos>", "the", "zebra", ","]
-    *one_token, zebra, comma = np.delete(plain_bits(model, tokens), 3)
-    scored = model.surprisal(words).sort_values("word_id")
-    np.testing.assert_allclose(scored["surprisal_bits"], [*one_token, zebra + comma], rtol=1e-5)
-    assert scored["n_tokens"].tolist() == [1, 1, 1, 1, 2]
-    assert scored["n_unknown"].tolist() == [0, 0, 0, 0, 2]
-
-
-def test_perplexity_is_that_of_the_papers_formula() -> None:
-    model, stream = untrained("lstm"), STREAM[:60]
-    rows = stream.view(10, 6)
-    with torch.inference_mode():
-        logs = torch.log_softmax(model.network(rows[:, :-1])[0], -1).gather(-1, rows[:, 1:, None])
-    expected = math.exp(-float(logs.mean()))
-    assert word_models.perplexity(model, stream) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,8 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analyses import running_text, word_models
-from analyses.word_models import Training
+from analyses import running_text
 from psychlm import data
 from psychlm.corpora import reading_times
 
@@ -18,22 +17,6 @@ def test_the_perplexity_of_a_markov_chain_is_that_of_its_own_transitions() -> No
     conditional = pairs.div(pairs.sum(axis=1), axis=0).to_numpy()
     logs = np.log2(np.where(conditional > 0, conditional, 1))
     assert 2 ** -((pairs.to_numpy() * logs).sum() / len(stream)) == pytest.approx(best, rel=0.03)
-
-
-def test_words_that_training_does_not_hold_are_unknown_in_all_parts() -> None:
-    parts = [["a", "b", "a"]], [["b", "c"]], [["a", "d"]]
-    corpus = running_text._corpus("letters", running_text.plain, parts, 2)
-    assert corpus.train == [["a", "<unk>", "a"]]
-    assert (corpus.validation, corpus.test) == ([["<unk>", "<unk>"]], [["a", "<unk>"]])
-
-
-def test_networks_are_named_as_in_the_paper_and_learn() -> None:
-    chain, best = running_text.markov(2000, 5, seed=2)
-    training = Training(epochs=2, batch_size=5)
-    trained = word_models.models_of(chain, [2], [], [8, 4], training)
-    assert [model.name for model in trained] == ["2-Gram", "Transformer-4", "Transformer-8"]
-    assert trained[1].key == "markov.transformer-4"
-    assert all(0.9 * best < model.perplexity < 6.5 for model in trained)
 
 
 @pytest.mark.usefixtures("no_data")

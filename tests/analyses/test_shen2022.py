@@ -78,26 +78,6 @@ def test_with_unequal_numbers_of_choices_the_exact_test_is_that_of_all_outcomes(
     assert found.chance == pytest.approx(np.mean(1 / sizes))
 
 
-def test_ties_are_left_out_of_the_chance_test():
-    scores = pd.DataFrame([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    found = shen2022.against_chance(scores, first(scores))
-    assert (found.n_items, found.rate) == (2, 1.0)
-    nothing = shen2022.against_chance(scores.iloc[:1], first(scores))
-    assert nothing.n_items == 0 and np.isnan(nothing.p)
-
-
-def test_spread_is_the_standard_deviation_of_the_confidences(rng):
-    scores = pd.DataFrame(rng.normal(size=(6, 4)))
-    scores.iloc[:3, 3] = np.nan
-    found = confusion.prior_bias(scores, rng=rng, **FAST)
-    spread = lm.confidences(scores).std(axis=1, ddof=0)
-    assert found.instances["spread"].tolist() == pytest.approx(spread.tolist())
-    assert found.spread.estimate == pytest.approx(spread.mean())
-    certain = confusion.prior_bias(pd.DataFrame([[0.0, -500.0, -500.0]] * 2), rng=rng, **FAST)
-    assert certain.relative_spread.estimate == pytest.approx(1)
-    assert np.isnan(found.p) and found.lasting_share is None
-
-
 def test_the_permutation_p_value_is_that_of_all_permutations(rng):
     first, second = (pd.DataFrame(rng.normal(size=(3, 3))) for _ in range(2))
     found = confusion.prior_bias(first, second, rng=rng, n_permutations=4000, **FAST)
@@ -224,19 +204,6 @@ def test_a_planted_paralysis_is_found_and_the_random_responder_shows_none_at_the
         1
     ]
     assert found["own_low"] > 0 and found["p_own"] < 1e-4 and found["own_effect"] > 0.5
-
-
-def test_paralysis_grows_with_the_number_of_choices_and_holm_counts_the_numbers(rng):
-    items = bank_of(100)
-    before = simulate.random_responder(items, rng=rng)
-    after = {
-        number: more(items, simulate.random_responder, number, rng=rng) for number in (1, 2, 4)
-    }
-    table = confusion.choice_paralysis(before, after, items, rng=rng, n_boot=50)
-    assert table["drop"].is_monotonic_increasing and table.index.tolist() == [1, 2, 4]
-    assert table["after"].tolist() == pytest.approx([1 / 4, 1 / 5, 1 / 7], abs=0.05)
-    ordered = table["p"].sort_values()
-    assert table.loc[ordered.index[0], "p_holm"] == pytest.approx(min(1, 3 * ordered.iloc[0]))
 
 
 def test_expected_calibration_error_is_that_of_scikit_learns_curve(rng):

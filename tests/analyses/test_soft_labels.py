@@ -10,7 +10,6 @@ from scipy import stats as scipy_stats
 from analyses import lalor2020_soft_labels as sl
 from psychlm import corpora, crowds, data
 from psychlm.corpora import item_banks
-from psychlm.frames import FrameError
 
 NLI = ["entailment", "contradiction", "neutral"]
 
@@ -20,19 +19,6 @@ def labels(rng):
     """Labels of six items by 40 people, some of whom said nothing."""
     drawn = rng.choice(["a", "b", "c"], p=[0.6, 0.3, 0.1], size=(40, 6))
     return pd.DataFrame(drawn, columns=list("uvwxyz")).mask(rng.random(drawn.shape) < 0.05)
-
-
-def test_counts_are_those_of_each_column(labels):
-    counts = sl.label_counts(labels, ["c", "d", "a", "b"])
-    assert list(counts) == ["c", "d", "a", "b"] and (counts["d"] == 0).all()
-    for item in labels:
-        expected = labels[item].value_counts().reindex(counts.columns, fill_value=0)
-        assert counts.loc[item].to_dict() == expected.to_dict()
-    with pytest.raises(FrameError, match=r"items .* labels that are none of the classes"):
-        sl.label_counts(labels, ["a", "b"])
-    counts = pd.DataFrame({"a": [3, 0, 3], "b": [1, 0, -1]}, index=["q1", "q2", "q3"])
-    with pytest.raises(FrameError, match=r"\['q2', 'q3'\] have no label at all"):
-        sl.soft_labels(counts)
 
 
 def test_the_whole_crowd_does_not_differ_from_itself(labels):
@@ -122,13 +108,6 @@ def test_tables_4_1_and_4_2_come_out_of_the_released_responses():
     printed = data.published("lalor2020.table4_2").set_index("phrase_id").drop(columns="source")
     ours = sl.soft_labels(degrees).loc[printed.index].to_numpy()
     assert ours == pytest.approx(printed.to_numpy(), abs=5e-4)
-
-
-def test_points_of_known_truth_have_the_labels_that_their_probabilities_give(rng):
-    task = sl.known_truth(rng, n_soft=40, n_crowd=200)
-    assert [len(task.part(part)[1]) for part in sl.SOFT_PARTS] == [100, 40, 8000, 500, 2000]
-    assert (task.counts.sum(axis=1) == 200).all()
-    assert (task.part("test")[1] == task.people.argmax(axis=1)).all()
 
 
 def test_pairs_of_one_premise_are_in_one_part_and_the_soft_part_has_the_annotators_counts(rng):

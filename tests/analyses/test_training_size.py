@@ -1,7 +1,5 @@
-"""The regression of chapter 3: statsmodels' formula, and coefficients that are known."""
+"""The regression of chapter 3. Reference: statsmodels' formula."""
 
-import numpy as np
-import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 
@@ -23,23 +21,3 @@ def test_networks_of_one_size_and_items_of_one_difficulty_are_refused(rng, colum
     rows = training_size.simulate(rng, n_items=20, n_each=2).assign(**{column: 0.0})
     with pytest.raises(FrameError, match=f"{column} has one value in all 120 answers"):
         training_size.regression(rows)
-
-
-def test_clustered_errors_are_larger_where_networks_differ_and_estimates_stay(rng):
-    rows = training_size.simulate(rng, n_items=200)
-    plain, clustered = (training_size.regression(rows, clustered=c) for c in (False, True))
-    assert clustered["estimate"].equals(plain["estimate"])
-    assert clustered.loc["interaction", "se"] > plain.loc["interaction", "se"]
-
-
-def test_a_large_experiment_finds_the_interaction_that_was_drawn(rng):
-    table = training_size.regression(training_size.simulate(rng, 800, 30), clustered=False)
-    assert -0.22 < table.loc["interaction", "estimate"] < -0.12  # shrunk by averaging over items
-
-
-def test_difficulty_is_counted_within_gold_labels():
-    items = pd.DataFrame({"answer": [0, 0, 0, 1, 1, 1], "difficulty": [1.0, 2, 3, 11, 12, 13]})
-    scaled = training_size.scaled(items)
-    assert scaled.groupby("answer")["difficulty"].mean().tolist() == [0, 0]
-    assert scaled["difficulty"].std() == pytest.approx(1)
-    assert np.corrcoef(scaled["raw"], items["difficulty"])[0, 1] == pytest.approx(1)

@@ -8,7 +8,6 @@ from scipy.special import expit
 
 from analyses import variational as vi
 from psychlm import corpora, irt, simulate
-from psychlm.frames import FrameError
 
 DRAWS = 400_000
 
@@ -55,25 +54,3 @@ def test_an_item_that_all_answered_alike_keeps_a_finite_difficulty(people):
     found = vi.infer(people.assign(trivial=1.0))
     assert np.isfinite(found.items.loc["trivial", ["b", "se_b"]].astype(float)).all()
     assert found.items["b"].idxmin() == "trivial"
-
-
-def test_blocks_of_persons_change_nothing(people, monkeypatch):
-    whole = vi.infer(people).items
-    monkeypatch.setattr(vi, "BLOCK_CELLS", 1000)
-    # blocks with less spread use rules with fewer nodes, so they agree up to the rules' error
-    pd.testing.assert_frame_equal(whole, vi.infer(people).items, atol=5e-3, rtol=5e-3)
-
-
-def test_what_it_cannot_do_is_refused(people):
-    with pytest.raises(FrameError, match="at least 3"):
-        vi.infer(people.iloc[:, :2].dropna())
-    with pytest.warns(irt.IRTWarning, match="no convergence"):
-        assert not vi.infer(people, max_iterations=2).converged
-
-
-def test_a_held_standard_deviation_of_ability_stays(people) -> None:
-    held = vi.infer(people, ability_sd=1.5)
-    assert held.ability_sd == pytest.approx(1.5)
-    learned = vi.infer(people)
-    again = vi.infer(people, ability_sd=learned.ability_sd)
-    assert rmsd(learned.items["b"], again.items["b"]) < 0.02

@@ -182,16 +182,6 @@ def test_a_diverged_member_is_marked_and_does_not_affect_the_others(rng):
     assert largest_difference(alone, trained, 1) < 1e-4
 
 
-def test_answers_that_do_not_fit_are_refused(rng):
-    inputs, gold, (items, _) = problem("encoder", rng)
-    trained = crowds.train("encoder", inputs, gold, epochs=1)
-    for answers, message in (([0, 3], r"items \[1\] .* the 3 classes"), ([0], "as many answers")):
-        with pytest.raises(FrameError, match=message):
-            trained.responses(items[:2], answers)
-    with pytest.raises(FrameError, match="as many answers"):
-        crowds.train("encoder", inputs, gold, development=(items[:5], [1]))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,6 +1,5 @@
 """Item clusters against brute force, scikit-learn, and Table 2 of Laverghetta et al. (2021)."""
 
-from dataclasses import asdict
 from itertools import combinations, permutations
 
 import numpy as np
@@ -97,19 +96,3 @@ def test_permutation_p_of_agreement_equals_all_permutations(rng):
     every = [ctt.cluster_agreement(a, pd.Series(labels)).r for labels in set(permutations(b))]
     exact = np.mean(np.abs(every) >= abs(observed.r) - 1e-9)
     assert observed.p_permutation == pytest.approx(exact, abs=0.015)
-
-
-def test_agreement_refuses_what_it_cannot_compute():
-    with pytest.raises(FrameError, match="2 items in common"):
-        ctt.cluster_agreement(pd.Series([1, 2]), pd.Series([1, 1, 2]))
-    with pytest.raises(ValueError, match="rng="):
-        ctt.cluster_agreement(pd.Series([1, 1, 2]), pd.Series([1, 2, 2]), n_permutations=9)
-
-
-def test_items_without_a_label_do_not_count_and_two_labels_are_refused():
-    a = pd.Series([1, 1, 2, 2, np.nan, np.nan], list("abcdef"))
-    b = pd.Series([1, 2, 2, 1, 3, 3], list("abcdef"))
-    both = [ctt.cluster_agreement(a, b), ctt.cluster_agreement(a.dropna(), b[:4])]
-    assert asdict(both[0]) == pytest.approx(asdict(both[1]), nan_ok=True)
-    with pytest.raises(FrameError, match=r"\['a'\] have two labels"):
-        ctt.cluster_agreement(a.rename({"b": "a"}), b)

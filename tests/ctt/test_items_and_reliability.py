@@ -57,23 +57,6 @@ def test_items_and_reliability_equal_psych(source, reference_dir):
             np.testing.assert_allclose(values, by_item[column], rtol=0, atol=1e-12)
 
 
-def test_inter_item_correlations_equal_pandas_with_and_without_gaps(rng):
-    for gaps in (0, 0.2):
-        frame = answered(rng, gaps=gaps)
-        np.testing.assert_allclose(ctt.inter_item_correlation(frame), frame.corr(), atol=1e-12)
-
-
-def test_constant_items_and_rest_scores_have_no_correlations(rng):
-    with_easy = answered(rng).assign(easy=1)
-    r = ctt.inter_item_correlation(with_easy)
-    assert r["easy"].isna().all()
-    assert r.drop(index="easy", columns="easy").notna().all(axis=None)
-    assert np.isnan(ctt.item_rest_correlation(with_easy)["easy"])
-    r = ctt.item_rest_correlation(pd.DataFrame({"a": [0, 1, 1], "b": [1, 0, 0], "c": [1, 1, 1]}))
-    assert np.isnan(r["c"])  # a + b is 1 for everyone
-    assert r["a"] == pytest.approx(-1)
-
-
 def test_item_rest_with_gaps_equals_a_loop_over_items(incomplete):
     rest = ctt.item_rest_correlation(incomplete)
     for item in incomplete:
@@ -211,19 +194,6 @@ def test_items_that_repeat_others_are_found_and_no_other(kind, gaps):
     x = x.assign(again=x["item-03"], more=x["item-03"])
     x = x.mask(rng.random(x.shape) < gaps)
     assert ctt.copied_items(x).to_dict() == {"again": "item-03", "more": "item-03"}
-
-
-def test_scalability_counts_the_pairs_that_it_rests_on():
-    rng = np.random.default_rng(7)
-    x = simulate.responses(rng.normal(size=300), simulate.items(6, rng), rng)
-    forms = x.copy()
-    forms.iloc[:150, 4:] = np.nan
-    forms.iloc[150:, :2] = np.nan  # items 1 and 2 never meet 5 and 6
-    found = ctt.scalability(forms)
-    assert found.attrs["n_pairs"] == 15 - 4
-    apart = [ctt.scalability(forms.iloc[:150, :4]), ctt.scalability(forms.iloc[150:, 2:])]
-    assert min(h["scale"] for h in apart) - 0.1 < found["scale"]
-    assert found["scale"] < max(h["scale"] for h in apart) + 0.1
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])

@@ -36,27 +36,6 @@ def test_agreements_equal_the_measures_of_ctt(population):
     assert curve.xs(40, level="size").to_numpy() == pytest.approx(1)
 
 
-def test_small_greedy_subsets_keep_the_reliability_better_than_random_ones(rng):
-    population = simulate.responses(rng.normal(0, 1, 60), simulate.items(60, rng), rng)
-    subset = ctt.smallest_subset(population, rng=rng, sizes=[5, 10], n_splits=5, n_random=10)
-    curve = subset.curve.set_index(["property", "selection", "size"])["mean"]
-    for size in (5, 10):
-        greedy = curve["reliability", "greedy", size]
-        assert greedy > curve["reliability", "random", size] + 0.02
-
-
-def test_the_smallest_size_keeps_to_the_threshold_from_there_on(population):
-    rng = np.random.default_rng(1)
-    sizes = [3, 5, 10, 20, 40]
-    subset = ctt.smallest_subset(population, rng=rng, sizes=sizes, n_splits=3, threshold=0.9)
-    curve = subset.curve.set_index(["property", "selection", "size"])["mean"].unstack("size")
-    for key, means in curve.iterrows():
-        least = subset.smallest.loc[key]
-        assert (means[means.index >= least] >= 0.9).all()
-        before = means[means.index < least]
-        assert before.empty or before.iloc[-1] < 0.9
-
-
 def test_bad_input_is_refused_by_name(population, rng):
     refused = [
         (population.mask(rng.random(population.shape) < 0.1), 3, "lack responses"),

@@ -13,7 +13,7 @@ from transformers import BertForMultipleChoice, BertForSequenceClassification
 
 from psychlm import lm
 from psychlm.frames import FrameError
-from psychlm.lm import ModelError, Prompt, _choice_scores, choice_logprobs, evaluate, wrap
+from psychlm.lm import ModelError, Prompt, choice_logprobs, evaluate, wrap
 from psychlm.lm.prompts import fill_prompts, outputs_of
 
 NLI = ["entailment", "neutral", "contradiction"]
@@ -268,17 +268,6 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
         choice_logprobs(nli_items, wrap(network, wordpiece, name="broken"))
     with pytest.raises(ModelError, match=r"gives item 1\d the log-probabilities"):
         choice_logprobs(questions, wrap(language, tokenizer))
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_what_was_scored_is_in_the_cache(monkeypatch, questions, gpt2):
-    first = choice_logprobs(questions, gpt2)
-    monkeypatch.setattr(_choice_scores, "score_questions", lambda *_: pytest.fail("scored again"))
-    pd.testing.assert_frame_equal(choice_logprobs(questions, gpt2), first)
-    mean = choice_logprobs(questions, gpt2, normalise="token", progress=True)
-    pd.testing.assert_frame_equal(mean < 0, first < 0)
-    with pytest.raises(pytest.fail.Exception, match="scored again"):
-        choice_logprobs(questions, gpt2, cache=False)
 
 
 def test_many_models_answer_in_one_call(tmp_path, bert, gpt2, wordpiece, questions):

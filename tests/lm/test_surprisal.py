@@ -228,12 +228,6 @@ def test_words_without_space_between_them_share_out_the_same_mass(text, parts, s
     np.testing.assert_allclose(summed, whole["surprisal_bits"], atol=1e-4)
 
 
-@pytest.mark.parametrize("text", ["我喜欢读书" * 4, "ภาษาไทย" * 3, "ほんをよむのがすきです" * 2])
-def test_a_text_that_is_read_as_one_word_is_named(text, models):
-    with pytest.warns(RuntimeWarning, match="word 2 of text '1' is long.*space_after=False"):
-        lm.surprisal(f"ok {text}", models("gpt2"), cache=False)
-
-
 def test_another_script_and_tokenless_words_have_a_reason(models):
     scored = lm.surprisal("the лодка boat", models("llama"))
     assert scored["surprisal_bits"].isna().tolist() == [False, True, False]
@@ -242,12 +236,6 @@ def test_another_script_and_tokenless_words_have_a_reason(models):
     assert scored["reason"].tolist() == ["", TOKENLESS, ""]
     assert scored["n_tokens"].tolist()[1] == 0 and np.isnan(scored["surprisal_bits"][1])
     assert np.isfinite(lm.surprisal("the лодка boat", models("gpt2"))["surprisal_bits"]).all()
-
-
-def test_a_newline_that_a_tokenizer_only_knows_as_a_space_is_read_as_one(models):
-    broken = lm.surprisal("the old\nman", models("llama"), clean=False)["surprisal_bits"]
-    plain = lm.surprisal("the old man", models("llama"))["surprisal_bits"]
-    np.testing.assert_allclose(broken, plain, atol=1e-6)
 
 
 # Long texts
@@ -260,7 +248,7 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
     """Reference: the tokens from each place on, as many as fit, by transformers alone."""
     model, size = models(family), 15  # tokens of the text in a window of 16, after a start token
     n_told = size + (model.kind == "causal")  # the last that it reads tells of one more
-    text = " ".join(rng.choice(VOCABULARY, size=40))
+    text = " ".join(rng.choice(VOCABULARY, size=25))
     tokens = lm.surprisal(text, model, unit="token", correction=None, stride=stride, context=16)
     ids, word = tokens_and_words(model, text)
     bos = model.tokenizer.bos_token_id
@@ -274,7 +262,7 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
             bits = np.append(np.nan, surprisals_of(ids[here][1:], next_tokens(model, ids[here])))
         fits[begin, here] = np.isclose(tokens["surprisal_bits"][here], bits, atol=1e-4)
     least = min(stride or 7, size - (stride or 7))
-    for number in range(40):
+    for number in range(25):
         own = np.flatnonzero(word == number)
         begin = np.flatnonzero(fits[:, own].all(axis=1))[0]  # one window for all tokens of a word
         assert begin == 0 if own[-1] < n_told else begin <= own[0] - least
@@ -383,21 +371,6 @@ def test_options_and_texts_that_make_no_sense_are_named(text, options, error, sa
 
 
 # The cache
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_a_second_run_computes_nothing(gpt2, monkeypatch):
-    words = lm.words_of([SEA, BARRY, "A café,  a “naïve” plan\n\nand the the horse"])
-    first = lm.surprisal(words, gpt2)
-    monkeypatch.setattr(forward, "_values", lambda *_: pytest.fail("the network was run again"))
-    pd.testing.assert_frame_equal(lm.surprisal(words, gpt2), first)
-    shuffled = words.sample(frac=1, random_state=0)
-    scored = lm.surprisal(shuffled, gpt2)
-    assert scored.index.equals(shuffled.index)
-    pd.testing.assert_frame_equal(scored.sort_index(), first)
-    for other in ({"correction": None}, {"temperature": 2.0}):  # other results
-        with pytest.raises(pytest.fail.Exception, match="run again"):
-            lm.surprisal(words, gpt2, **other)
 
 
 @pytest.mark.usefixtures("own_cache")

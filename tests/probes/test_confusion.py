@@ -97,17 +97,6 @@ def test_more_choices_are_nested_over_their_number(items, seed):
     assert two["donors"].tolist() == three["donors"].str[:2].tolist()
 
 
-def test_what_is_borrowed_comes_from_wrong_choices_of_the_donors_named():
-    perturbed = perturb(bank_of(20), "more-choices", seed=3, n_extra=4)
-    for row in perturbed.itertuples():
-        borrowed = {text for text, place in zip(row.choices, row.order, strict=True) if place < 0}
-        assert all(text.startswith("wrong") for text in borrowed)
-        assert sorted(f"q{text.split('-')[1]}" for text in borrowed) == sorted(row.donors)
-        assert row.source_item_id not in row.donors
-    wrong = perturb(bank_of(20), "wrong-question", seed=3)
-    assert [f"prompt {donor[1:]}" for (donor,) in wrong["donors"]] == list(wrong["prompt"])
-
-
 def test_the_pseudo_correct_choice_of_shuffled_items_stands_anywhere_equally_often():
     items = bank_of(3000, n_choices=4).assign(answer=0)
     items["choices"] = items["choices"].map(sorted)  # the right one first
@@ -164,14 +153,3 @@ def test_items_that_cannot_be_perturbed_are_refused_with_their_names():
     for frame, probe, message in cases:
         with pytest.raises(FrameError, match=message):
             perturb(frame, probe)
-
-
-def test_items_that_cannot_be_perturbed_are_dropped_with_the_reason():
-    items = bank_of(6, same_prompt=(1, 2))
-    items.at[0, "choices"] = ["x", "X ", "y"]
-    items.at[1, "choices"] = ["wrong-1-0", "right-1", "right-2"]
-    kept, reasons = confusion.drop_unfit(items)
-    second = "a second choice is right by another item"
-    assert reasons.to_dict() == {"q0": "duplicate choices", "q1": second}
-    assert list(kept["item_id"]) == ["q2", "q3", "q4", "q5"]
-    assert len(confusion.drop_unfit(kept)[1]) == 0
