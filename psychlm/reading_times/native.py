@@ -27,7 +27,7 @@ from psychlm.reading_times._result import (
     test_random,
     test_smooth,
 )
-from psychlm.reading_times.formula import Floats, Formula, State
+from psychlm.reading_times.formula import Contrast, Floats, Formula, State
 from psychlm.reading_times.model_matrix import (
     COLLINEAR,
     Columns,
@@ -55,16 +55,14 @@ from psychlm.reading_times.smooths import (
     RandomEffect,
     Term,
     factor_levels,
-    linear,
     start_smoothing,
 )
 from psychlm.reading_times.tests import (
     DDF,
     LARGEST,
-    FixedTerm,
     KenwardRoger,
+    change_of_coding,
     f_test,
-    type_3_contrasts,
 )
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
@@ -239,14 +237,12 @@ class NativeFit(GAMFit):
         labels = list(dict.fromkeys(label_of_line[1:]))
         rows = linear_rows(self.matrix, self.centre, self.units)[0][:, self._places]
         if self.is_mixed:
-            contrasts = type_3_contrasts(*self._terms_of_levels(lines, labels))
-        else:
-            label_of_row = np.repeat(label_of_line, [len(line.names) for line in lines])
-            contrasts = {label: np.eye(len(rows))[label_of_row == label] for label in labels}
+            rows = self._of_type_3(lines) @ rows
+        label_of_row = np.repeat(label_of_line, [len(line.names) for line in lines])
         estimate, covariance, dof = self._inference(ddf)
         found = {}
         for label in labels:
-            of_term = contrasts[label] @ rows
+            of_term = rows[label_of_row == label]
             factor = 1.0  # of F, by Kenward and Roger
             if ddf == "Kenward-Roger" and self.is_mixed:
                 test = self._kenward_roger.f_test(of_term, estimate)
@@ -265,43 +261,22 @@ class NativeFit(GAMFit):
             table = table[columns[2:]]
         return pd.concat([table, smooths]) if len(smooths) else table
 
-    def _terms_of_levels(
-        self, lines: Sequence[Linear], labels: Sequence[str]
-    ) -> tuple[Sequence[str], Floats, Floats, Sequence[FixedTerm]]:
-        """Return what :func:`psychlm.reading_times.tests.type_3_contrasts` needs of the terms."""
+    def _of_type_3(self, lines: Sequence[Linear]) -> Floats:
+        """Return the matrix, (p, p), that turns R's coefficients into what tests of type III test.
+
+        With treatment contrasts whose columns are centred over the levels, the coefficients of a
+        term are averages over the levels of the other factors, each weighing the same.
+        """
         data = self.read.compute(self.data, self.state)
-        computed = {name: e for e in self.read.expressions for name in e.names}
-        plain = leave_out_aliased(replace(self.read, contrasts={}), data)
-        treated = linear_terms(plain, data)
-        terms = []
-        columns = [np.ones((len(data), 1))]
-        names = ["(Intercept)"]
-        for label in labels:
-            own = [line for line in treated if label_of_term(self.read, line) == label]
-            every = [linear(line.variables, data, frozenset(line.variables)) for line in own]
-            of_term = {name for line in own for name in line.variables}
-            numbers = {
-                name
-                for name in of_term
-                if factor_levels(data[name]) is None
-                and not (name in computed and computed[name].outer)
-            }
-            whole = {name: computed[name].name if name in computed else name for name in of_term}
-            terms.append(
-                FixedTerm(
-                    label=label,
-                    names=tuple(name for line in own for name in line.names),
-                    variables=frozenset(whole.values()),
-                    numbers=frozenset(whole[name] for name in numbers),
-                    names_of_levels=tuple(name for line in every for name in line.names),
-                    of_levels=np.hstack([line.columns(data) for line in every]),
-                )
-            )
-            columns += [line.columns(data) for line in own]
-            names += [name for line in own for name in line.names]
-        # the columns of `lines` stand in the order of the formula's terms, as their rows do
-        coded = np.hstack([line.columns(data) for line in lines])
-        return names, np.hstack(columns), coded, terms
+        centred = {}
+        for name in self.read.variables:
+            if levels := factor_levels(data[name]):
+                matrix = np.eye(len(levels))[:, 1:] - 1 / len(levels)
+                centred[name] = Contrast("matrix", matrix=matrix)
+        formula = leave_out_aliased(replace(self.read, contrasts=centred), data)
+        coded = [np.ones((len(data), 1)), *(x.columns(data) for x in linear_terms(formula, data))]
+        own = np.hstack([line.columns(data) for line in lines])
+        return change_of_coding(np.hstack(coded), own)
 
     def _loglik_by_ml(self) -> float:
         return self.again("ML").loglik

@@ -218,73 +218,12 @@ def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
 # ---- F tests of terms ----
 
 
-@dataclass(frozen=True)
-class FixedTerm:
-    """A linear term of a model as R counts them, and how it contains others."""
+def change_of_coding(x: Floats, columns: Floats) -> Floats:
+    """Return B, (p, k), with X B the columns, (n, k): B turns their coefficients into those of X.
 
-    label: str
-    names: tuple[str, ...]  # of its columns by treatment contrasts
-    variables: frozenset[str]
-    numbers: frozenset[str]  # those of the variables that are columns of numbers
-    names_of_levels: tuple[str, ...]  # of its columns with every factor coded by all levels
-    of_levels: Floats  # (n, k): these columns
-
-    def within(self, other: FixedTerm) -> bool:
-        """Return whether another term contains this one: it adds factors, and no number."""
-        return self.variables < other.variables and self.numbers == other.numbers
-
-
-def type_3_contrasts(
-    names: Sequence[str], x: Floats, coded: Floats, terms: Sequence[FixedTerm]
-) -> dict[str, Floats]:
-    """Return the contrasts of the coefficients that type III tests have, as SAS and lmerTest do.
-
-    With X the model matrix by treatment contrasts and Z the columns of all terms with every factor
-    coded by all its levels, the columns of (X^+ Z)' are estimable functions of the coefficients.
-    Those of a term are made orthogonal to those of the terms that contain it.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the columns of X, the intercept first.
-    x, coded : array, shape (n, p)
-        X, and the model matrix with the factors' own contrasts, whose coefficients are tested.
-    terms : sequence of FixedTerm
-
-    Returns
-    -------
-    dict
-        For each term its contrasts, shape (k, p).
-    """
-    place = {name: i for i, name in enumerate(names)}
-    own = {term.label: [place[x] for x in term.names if x in place] for term in terms}
-    of_levels = np.hstack([np.ones((len(x), 1)), *(term.of_levels for term in terms)])
-    solved = _coefficients_of_columns(x, np.hstack([of_levels, coded]))
-    functions = solved[:, : of_levels.shape[1]].T
-    functions[np.abs(functions) < ZERO * np.abs(functions).max()] = 0
-    for term in sorted(terms, key=lambda term: -len(term.variables)):
-        containing = [i for other in terms if term.within(other) for i in own[other.label]]
-        if containing:
-            others = functions[:, containing]
-            mine = functions[:, own[term.label]]
-            explained = others @ np.linalg.lstsq(others, mine, rcond=None)[0]
-            functions[:, own[term.label]] = mine - explained
-    level_names = ["(Intercept)", *(name for term in terms for name in term.names_of_levels)]
-    functions = functions[[level_names.index(name) for name in names]]
-    # coefficients by treatment contrasts are X^+ `coded` times those of the own contrasts
-    to_own = solved[:, of_levels.shape[1] :]
-    found = {}
-    for term in terms:
-        rows = functions[:, own[term.label]].T @ to_own
-        found[term.label] = rows[np.abs(rows).sum(axis=1) > 1e-8]
-    return found
-
-
-def _coefficients_of_columns(x: Floats, columns: Floats) -> Floats:
-    """Return B, (p, k), with X B the columns, (n, k); X, (n, p), has full rank, and 1 comes first.
-
-    The mean of a predictor may be 1e7 of its standard deviations (a date): the equations are those
-    of centred and scaled columns, and what is an integer but for rounding (most of B is) is one.
+    X, (n, p), has full rank, and 1 comes first. The mean of a predictor may be 1e7 of its standard
+    deviations (a date): the equations are those of centred and scaled columns, and what is an
+    integer but for rounding (most of B is) is one.
     """
     mean = x[:, 1:].mean(axis=0)
     mean_of_columns = columns.mean(axis=0)
