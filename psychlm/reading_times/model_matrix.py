@@ -358,20 +358,21 @@ class GroupedEffects:
         return level.astype(np.int64), np.hstack(values)
 
     def moments(
-        self, data: pd.DataFrame, x: Columns, y: Floats, weights: Floats
+        self, level: Integers, z: Floats, x: Columns, y: Floats, weights: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """Return the weighted sums z'z, z'x and z'y of each level, shapes (G, r, r), (G, r, q) and
-        (G, r)."""
-        level, z = self.rows(data)
+        (G, r, m), of :meth:`rows` and m responses."""
+        n, r = z.shape
         n_levels = len(self.levels)
-        r = z.shape[1]
-        zz, zx, zy = (np.zeros((n_levels, r, *last)) for last in ((r,), (x.q,), ()))
+        zz = np.zeros((n_levels, r, r))
+        zx = np.zeros((n_levels, r, x.q))
+        zy = np.zeros((n_levels, r, y.shape[1]))
         for i in range(r):
             weighted = z[:, i] * weights
+            of_level = sparse.csr_array((weighted, (level, np.arange(n))), shape=(n_levels, n))
             zx[:, i] = x.sums(level, n_levels, weighted)
-            zy[:, i] = np.bincount(level, weighted * y, n_levels)
-            for j in range(r):
-                zz[:, i, j] = np.bincount(level, weighted * z[:, j], n_levels)
+            zy[:, i] = of_level @ y
+            zz[:, i] = of_level @ z
         return zz, zx, zy
 
 

@@ -510,7 +510,8 @@ def fit(
     # Cross-products, weighted; the coordinates of mgcv's coefficients depend on no weights.
     where = torch_device(device, "reading_times.fit", float64=True)
     sums = columns.products(w), columns.sums(np.zeros(n, dtype=np.int64), 1, w * y)[0], w * y @ y
-    of_all = *sums, float(n), *grouped.moments(data, columns, y, w)
+    zz, zx, zy = grouped.moments(rows.level, rows.z, columns, y[:, None], w)
+    of_all = *sums, float(n), zz, zx, zy[:, :, 0]
     moments = Moments(*(torch.from_numpy(np.asarray(part)[None]).to(where) for part in of_all))
     correlation = (sums[0] if weights is None else columns.products(np.ones(n))) / n
     check_collinear(correlation, matrix.names, matrix.free)
@@ -518,7 +519,7 @@ def fit(
     # Smoothing from mgcv's first lambda; each random effect has a penalty, grouped ones come last.
     covariances = correlation * np.outer(units, units)
     weighted = sums[0] / n * np.outer(units, units)
-    diagonals = matrix.diagonals(centre, covariances, weighted) + grouped.diagonals(of_all[4], n)
+    diagonals = matrix.diagonals(centre, covariances, weighted) + grouped.diagonals(zz, n)
     start = start_smoothing(diagonals, n)
     # what mgcv's units of the unpenalised coefficients add to the restricted likelihood
     of_units = _null_space(matrix, centre, covariances, units) if method == "REML" else 0.0

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy import sparse
 from scipy.linalg import block_diag
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.reading_times._result import Floats, say_empty_cells
+from psychlm.reading_times._result import say_empty_cells
 from psychlm.reading_times.formula import Formula
 from psychlm.reading_times.model_matrix import (
     COLLINEAR,
+    Block,
     Columns,
     Integers,
     build_matrix,
@@ -72,9 +73,8 @@ def share_design(
 ) -> SharedDesign:
     """Build the design of rows that are complete and sorted by unit and word.
 
-    X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word. The
-    random effects of a factor with many levels are not among the columns; see :mod:`reml`. ``word``
-    and ``unit`` say of what each row is a reading; a word in two units counts as two.
+    The random effects of a factor with many levels are not among the columns; see :mod:`reml`.
+    ``word`` and ``unit`` say of what each row is a reading; a word in two units counts as two.
     """
     check_predictors(formula, data)
     formula = leave_out_aliased(formula, data)
@@ -107,121 +107,71 @@ def share_design(
         matrix.block(reading_terms, data, None),
         matrix.block(word_terms, data_of_words, word_of_row),
     )
+    n_rows = len(data)
+    n_words = len(first_row_of_word)
     all_columns = np.ones(len(matrix.names), dtype=bool)
-    columns, mean, scale = Columns(blocks, len(data)).standardise(matrix.centred, all_columns)
-    reading_block, word_block = columns.blocks
-    order = np.r_[word_block.places, reading_block.places]  # the intercept stays the first
-
-    # G, and the measures, as sums over the readings of each word.
+    columns, mean, scale = Columns(blocks, n_rows).standardise(matrix.centred, all_columns)
+    of_reading, of_word = columns.blocks
     times = data[list(measures)].to_numpy(np.float64) - formula.offset(data)[:, None]
     times = times - times.mean(axis=0)
-    sums_of_readings = np.add.reduceat(reading_block.values, first_row_of_word, axis=0)
-    G = np.hstack([word_block.values * readings_of_word[:, None], sums_of_readings])
-    time_sums = np.add.reduceat(times, first_row_of_word, axis=0)
     level, effects = grouped.rows(data)
-    n_levels = len(grouped.levels)
-    n_effects = effects.shape[1]
-    effect_sums = np.zeros((n_effects, n_levels, len(first_row_of_word)))
-    for i in range(n_effects):
+    effect_sums = np.zeros((effects.shape[1], len(grouped.levels), n_words))
+    for i in range(len(effect_sums)):
         np.add.at(effect_sums[i], (level, word_of_row), effects[:, i])
 
-    word_sums = (G, time_sums, effect_sums)
-    G, y_sums, z_sums = (torch.from_numpy(array).to(device) for array in word_sums)
-
-    first_word_of_unit = np.flatnonzero(np.r_[True, np.diff(unit[first_row_of_word]) != 0])
-    word_bounds = np.r_[first_word_of_unit, len(first_row_of_word)]
-    row_bounds = np.r_[first_row_of_word, len(word)][word_bounds]
-    base = products_of_units(
-        word_block.values,
-        reading_block.values,
-        times,
-        (level, effects),
-        (G, y_sums, z_sums),
-        (word_bounds, row_bounds),
-    )
+    # The cross-products of each unit, of the terms of words from one row for each word.
+    bounds = np.flatnonzero(np.r_[True, np.diff(unit[first_row_of_word]) != 0, True])
+    row_bounds = np.r_[first_row_of_word, n_rows][bounds]
+    units = []
+    for (begin, end), rows_of_unit in zip(
+        pairwise(bounds), map(slice, row_bounds[:-1], row_bounds[1:]), strict=True
+    ):
+        y = times[rows_of_unit]
+        n = len(y)
+        index = word_of_row[rows_of_unit] - begin
+        x = Columns(
+            (
+                Block(of_reading.places, of_reading.values[rows_of_unit], None),
+                Block(of_word.places, of_word.values[begin:end], index),
+            ),
+            n,
+        )
+        xy = [x.sums(np.zeros(n, dtype=np.int64), 1, column)[0] for column in y.T]
+        random = level[rows_of_unit], effects[rows_of_unit]
+        zz, zx, zy = grouped.moments(*random, x, y, np.ones(n))
+        xx = x.products(np.ones(n))
+        units.append((xx[None], np.array([xy]).mT, (y**2).sum(axis=0), float(n), zz, zx[None], zy))
+    base = Moments(*(torch.from_numpy(np.array(x)).to(device) for x in zip(*units, strict=True)))
 
     # Where the search for smoothing begins, from the covariances of the columns as they were.
-    p = G.shape[1]
-    correlation = np.empty((p, p))
-    correlation[np.ix_(order, order)] = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
+    correlation = (base.xx.sum(dim=0)[0] / n_rows).cpu().numpy()
     covariances = correlation * np.outer(scale, scale)
     diagonals = matrix.diagonals(mean, covariances, covariances)
-    diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), len(word))
-    names = tuple(matrix.names[i] for i in order)
-    check_collinear(correlation[np.ix_(order, order)], names, matrix.free[order])
-    penalties = block_diag((matrix.penalties / scale**2)[:, order], *grouped.penalties)
+    diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), n_rows)
+    check_collinear(correlation, matrix.names, matrix.free)
+    of_words = (
+        block_diag(matrix.penalties / scale**2, *grouped.penalties),
+        columns.sums(word_of_row, n_words, np.ones(n_rows)),
+        readings_of_word.astype(np.float64),
+        np.add.reduceat(times, first_row_of_word, axis=0),
+        effect_sums,
+        start_smoothing(diagonals, n_rows),
+    )
+    penalties, sums, counts, y_sums, z_sums, start = (
+        torch.from_numpy(array).to(device) for array in of_words
+    )
     return SharedDesign(
-        names=names,
-        penalties=torch.from_numpy(penalties).to(device),
-        sums=G,
-        counts=torch.from_numpy(readings_of_word.astype(np.float64)).to(device),
+        names=matrix.names,
+        penalties=penalties,
+        sums=sums,
+        counts=counts,
         y_sums=y_sums,
         z_sums=z_sums,
         words=word[first_row_of_word],
-        bounds=word_bounds,
+        bounds=bounds,
         base=base,
-        start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
+        start=start,
     )
-
-
-def products_of_units(
-    word_values: Floats,
-    reading_values: Floats,
-    times: Floats,
-    random_effects: tuple[Integers, Floats],
-    sums: tuple[Tensor, Tensor, Tensor],
-    bounds: tuple[Integers, Integers],
-) -> Moments:
-    """Return the cross-products of each unit: those of W from sums over words, of R from the rows.
-
-    ``word_values`` are W, a row for each word; ``reading_values`` and ``times`` are R and the
-    measures y, a row for each reading. Of each reading ``random_effects`` hold the level and the
-    values Z of the effects: columns, one for each level, are not formed. ``sums`` are G and the
-    sums over the readings of each word of y and Z, on the device of the result; ``bounds`` say
-    where the words and the readings of each unit begin.
-    """
-    level, effects = random_effects
-    G, y_sums, z_sums = sums
-    word_bounds, row_bounds = bounds
-    W = torch.from_numpy(word_values).to(G.device)
-    R = torch.from_numpy(reading_values).to(G.device)
-    y = torch.from_numpy(times).to(G.device)
-    n_units = len(word_bounds) - 1
-    width = W.shape[1]
-    p = G.shape[1]
-    m = y.shape[1]
-    n_effects, n_levels = z_sums.shape[:2]
-    base = Moments(
-        xx=W.new_empty((n_units, 1, p, p)),
-        xy=W.new_empty((n_units, 1, p, m)),
-        yy=W.new_empty((n_units, m)),
-        n=W.new_empty(n_units),
-        zz=W.new_empty((n_units, n_levels, n_effects, n_effects)),
-        zx=W.new_empty((n_units, 1, n_levels, n_effects, p)),
-        zy=W.new_empty((n_units, n_levels, n_effects, m)),
-    )
-    for u in range(n_units):
-        words = slice(*word_bounds[u : u + 2])
-        readings = slice(*row_bounds[u : u + 2])
-        n_readings = readings.stop - readings.start
-        base.n[u] = n_readings
-        base.yy[u] = y[readings].square().sum(dim=0)
-        xx = base.xx[u, 0]
-        xy = base.xy[u, 0]
-        zx = base.zx[u, 0]
-        xx[:width] = W[words].T @ G[words]
-        xx[width:, :width] = xx[:width, width:].T
-        xx[width:, width:] = R[readings].T @ R[readings]
-        xy[:width] = W[words].T @ y_sums[words]
-        xy[width:] = R[readings].T @ y[readings]
-        zx[..., :width] = (z_sums[:, :, words] @ W[words]).transpose(0, 1)
-        for i in range(n_effects):  # the columns Z of one random effect, as a sparse matrix
-            cells = (level[readings], np.arange(n_readings))
-            Zt = sparse.csr_array((effects[readings, i], cells), shape=(n_levels, n_readings))
-            zx[:, i, width:] = torch.from_numpy(Zt @ reading_values[readings]).to(G.device)
-            base.zy[u, :, i] = torch.from_numpy(Zt @ times[readings]).to(G.device)
-            base.zz[u, :, i] = torch.from_numpy(Zt @ effects[readings]).to(G.device)
-    return base
 
 
 def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tuple[Moments, Tensor]:

@@ -153,7 +153,9 @@ def delta_loglik(
         raise FrameError(
             f"by={by!r} is no column of the readings without gaps; name a text's or sentence's id"
         )
-    unit = pd.factorize(readings[by])[0].astype(np.int64)
+    unit = np.zeros(len(readings), dtype=np.int64)  # without folds one unit is enough
+    if folds is not None:
+        unit = pd.factorize(readings[by])[0].astype(np.int64)
 
     scored = score_words(readings, surprisals, models, lags, within)
     # Measures that are there on the same rows are one sweep.
@@ -272,10 +274,7 @@ class Sweep:
         """Fit the baseline, then the models in chunks; return one row per model and measure."""
         design = self.design
         n_units = len(self.design.base.n)
-        if k is None:  # the units are not needed separately
-            sums = (x.sum(dim=0, keepdim=True) for x in vars(design.base).values())
-            design = replace(design, base=Moments(*sums), bounds=design.bounds[[0, -1]])
-        elif k < 2 or n_units < 2:
+        if k is not None and (k < 2 or n_units < 2):
             raise FrameError(
                 f"held-out gains need two folds and two units, and there are {n_units} units; "
                 "set folds=None"
