@@ -3,7 +3,7 @@
 has_package <- function(name) nzchar(system.file(package = name))
 
 to_factor <- function(codes, levels, ordered)
-  structure(codes, levels = levels, class = c(if (ordered) "ordered", "factor"))
+  structure(as.integer(codes), levels = levels, class = c(if (ordered) "ordered", "factor"))
 
 with_contrasts <- function(factor, values, names)
   structure(factor, contrasts = matrix(values, nlevels(factor),
@@ -50,7 +50,7 @@ gam_terms <- function(formula) {
        fixed = as.character(c(all.vars(parts$pf)[-1], unlist(others))))
 }
 
-gam_result <- function(fit) {
+mgcv_result <- function(fit) {
   linear <- seq_len(fit$nsdf)
   random <- vapply(fit$smooth, function(s) inherits(s, "random.effect"), TRUE)
   # Deviations of random effects: penalties as mgcv scales them, undone.
@@ -77,22 +77,22 @@ gam_result <- function(fit) {
          identical(fit$outer.info$conv, "full convergence"))
 }
 
-gam_predict <- function(fit, data, exclude, se) {
+mgcv_predict <- function(fit, data, exclude, se) {
   found <- with_treatment(stats::predict(fit, newdata = data, type = "response", exclude = exclude,
                                          se.fit = se, discrete = FALSE))
   if (se) c(found$fit, found$se.fit) else as.numeric(found)
 }
 
-gam_effect <- function(fit, data, label) {
+mgcv_effect <- function(fit, data, label) {
   found <- with_treatment(stats::predict(fit, newdata = data, type = "terms", terms = label,
                                          se.fit = TRUE, discrete = FALSE))
   c(found$fit, found$se.fit)
 }
 
-gam_tests <- function(fit) unname(summary(fit)$s.table)
+mgcv_tests <- function(fit) unname(summary(fit)$s.table)
 
 # Levels of random effects, in the order of their coefficients; and their estimates and errors.
-gam_random_effects <- function(fit) {
+mgcv_random_effects <- function(fit) {
   random <- Filter(function(s) inherits(s, "random.effect"), fit$smooth)
   names <- lapply(random, function(s) {
     levels <- Filter(Negate(is.null), lapply(fit$model[s$term], levels))
@@ -128,7 +128,6 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
   }
   if (!is.null(tested)) dof <- stats::coef(summary(tested))[, "df"]
   problems <- fit@optinfo$conv$lme4$messages
-  effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
   list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
        edf = nrow(slopes) + length(lme4::getME(fit, "theta")),
        names = rownames(slopes), estimate = unname(slopes[, 1]),
@@ -138,10 +137,7 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
        converged = identical(as.integer(fit@optinfo$conv$opt), 0L) &&
          length(setdiff(problems, grep("singular", problems, value = TRUE))) == 0,
        residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
-       link = stats::family(fit)$link, tested = tested,
-       level_term = effect(effects$term), level_group = as.character(effects$grpvar),
-       level = as.character(effects$grp), level_value = effects$condval,
-       level_error = effects$condsd)
+       link = stats::family(fit)$link, tested = tested)
 }
 
 lme4_predict <- function(fit, data, random)
@@ -164,7 +160,7 @@ lme4_design <- function(fit, data) {
   cbind(rows[, colnames(x), drop = FALSE], if (is.null(offset)) 0 else offset)
 }
 
-gam_design <- function(fit, data) {
+mgcv_design <- function(fit, data) {
   rows <- with_treatment(stats::predict(fit, newdata = data, type = "lpmatrix", discrete = FALSE))
   for (s in Filter(function(s) inherits(s, "random.effect"), fit$smooth))
     rows[, s$first.para:s$last.para] <- 0
@@ -172,18 +168,21 @@ gam_design <- function(fit, data) {
   cbind(rows, if (is.null(offset)) 0 else offset)
 }
 
-gam_inference <- function(fit)
+mgcv_inference <- function(fit)
   list(estimate = unname(stats::coef(fit)), covariance = unname(fit$Vp),
        dof = if (fit$scale.estimated) fit$df.residual else Inf,
        residual_df = length(fit$y) - sum(fit$edf1) -
          if (is.null(fit$edf2)) 0 else sum(fit$edf2) - sum(fit$edf),
        deviance = fit$deviance)
 
-gam_anova <- function(fit) {
+mgcv_anova <- function(fit, ddf) {
   found <- summary(fit)
-  if (fit$nsdf > 1 && !is.null(found$pTerms.table))
-    list(names = rownames(found$pTerms.table), values = unname(found$pTerms.table))
-  else list(names = character(), values = numeric())
+  linear <- if (fit$nsdf > 1) found$pTerms.table
+  rows <- rbind(linear, if (length(fit$smooth)) found$s.table[, c(1, 3, 4), drop = FALSE])
+  if (is.null(rows)) rows <- matrix(0, 0, 3)
+  dof <- rep(if (fit$scale.estimated) fit$df.residual else Inf, nrow(rows))
+  list(names = as.character(rownames(rows)), columns = c("num_df", "den_df", "F", "p"),
+       values = unname(cbind(rows[, 1], dof, rows[, 2:3, drop = FALSE])))
 }
 
 lme4_inference <- function(fit, ddf)
@@ -191,12 +190,21 @@ lme4_inference <- function(fit, ddf)
        covariance = unname(as.matrix(if (ddf == "Kenward-Roger") pbkrtest::vcovAdj(fit)
                                      else stats::vcov(fit))))
 
-lme4_dof <- function(tested, contrasts, p, ddf)
+lme4_dof <- function(fit, tested, contrasts, p, ddf)
   apply(matrix(contrasts, ncol = p), 1, function(l) lmerTest::contest1D(tested, l, ddf = ddf)$df)
 
-lme4_anova <- function(tested, ddf) {
+lme4_anova <- function(fit, tested, ddf) {
   found <- with_treatment(stats::anova(tested, ddf = ddf))
-  list(names = rownames(found), values = unname(as.matrix(found)))
+  list(names = rownames(found), values = unname(as.matrix(found)),
+       columns = c("sum_sq", "mean_sq", "num_df", "den_df", "F", "p"))
+}
+
+# Conditional modes with their conditional standard deviations.
+lme4_random_effects <- function(fit) {
+  effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
+  term <- ifelse(effects$term == "(Intercept)", "1", as.character(effects$term))
+  list(term = sprintf("(%s | %s)", term, effects$grpvar), level = as.character(effects$grp),
+       estimate = effects$condval, std_error = effects$condsd)
 }
 
 lme4_loglik_by_ml <- function(fit) as.numeric(stats::logLik(lme4::refitML(fit)))

@@ -27,6 +27,7 @@ from psychlm.reading_times.formula import (
 )
 from psychlm.reading_times.model_matrix import check_predictors, check_response, place_bars
 from psychlm.reading_times.reml import TOLERANCE, Method
+from psychlm.reading_times.smooths import factor_levels
 
 Backend = Literal["auto", "native", "mgcv", "lme4", "pygam"]
 
@@ -77,8 +78,8 @@ def fit(
         less (of a DataFrame the index names levels, the columns coefficients). In the formula they
         are ``C(g, Sum)``. All backends read both.
     family : str
-        ``"gaussian"``; with mgcv or lme4 any of R's families as R writes it, a name and values:
-        ``"Gamma(link='log')"``, ``"scat()"``.
+        ``"gaussian"``; with mgcv or lme4 any of R's families as R writes it, ``"scat()"``,
+        ``"Gamma(link='log')"``, which R evaluates as its own code.
     discrete : bool
         ``bam(discrete=TRUE)`` rather than ``gam`` (mgcv only).
     r_arguments : str
@@ -126,7 +127,10 @@ def fit(
         complete, missing = _complete_rows(readings, used, used[:1])
         if weights is not None:
             r_arguments = ", ".join(filter(None, [f"weights=`{weights}`", r_arguments]))
-        data = mgcv.Columns.of(readings, complete, given)
+        for name in given:  # their levels are those of the complete rows
+            present = factor_levels(readings[name][complete])
+            readings = readings.assign(**{name: readings[name].cat.set_categories(present)})
+        data = mgcv.Columns(readings, complete, given)
         if backend == "lme4":
             fitted = lme4.fit(data, in_r, method, family, r_arguments)
         else:

@@ -15,12 +15,12 @@ from psychlm.reading_times._result import GAMFit, coefficient_tables, say_empty_
 from psychlm.reading_times.formula import Floats, is_number, require_columns
 from psychlm.reading_times.mgcv import (
     Columns,
+    RFit,
     RMissingError,
     fit_in_r,
     in_r,
     named,
     r_function,
-    to_r,
     variables_of,
 )
 from psychlm.reading_times.smooths import require_levels
@@ -28,12 +28,9 @@ from psychlm.reading_times.tests import DDF
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class Lme4Fit(GAMFit):
-    """A fit by lme4, with what its predictions need."""
+class Lme4Fit(RFit):
+    """A fit by lme4."""
 
-    factors: Sequence[str]  # groups, and numbers with contrasts
-    levels: dict[str, set[Any]]  # of the factors that are no groups
-    effects: pd.DataFrame
     tested: Any  # lmerTest's object; None where R has no lmerTest
 
     def _by_lmertest(self) -> Any:
@@ -55,38 +52,24 @@ class Lme4Fit(GAMFit):
             )
         for name, levels in self.levels.items():
             require_levels(name, data[name], levels)
-        with in_r():
-            frame = to_r(data, self.variables, self.factors)
-            return np.array(r_function("lme4_predict")(self.r_object, frame, not exclude)), None
+        return self._ask("predict", data, not exclude), None
 
     def _tests(self) -> pd.DataFrame:
         return smooth_table({}, "ref_df", "F", "p")  # there are no smooths
 
-    def random_effects(self) -> pd.DataFrame:
-        """Return the conditional modes with their conditional standard deviations."""
-        return self.effects
-
-    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        with in_r():
-            frame = to_r(data, self.variables, self.factors)
-            rows = np.array(r_function("lme4_design")(self.r_object, frame))
-        return rows[:, :-1], rows[:, -1]
-
     def _inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
         if ddf == "Kenward-Roger" and not self.is_mixed:
             raise ValueError("Kenward and Roger's method is for gaussian responses")
-        with in_r():
-            found = named(r_function("lme4_inference")(self.r_object, ddf))
+        found = self._ask("inference", ddf)
 
         def dof(contrasts: Floats) -> Floats:
             if not self.is_mixed:
                 return np.full(len(contrasts), np.inf)
             with in_r() as robjects:
                 rows = robjects.FloatVector(contrasts.T.ravel())
-                p = contrasts.shape[1]
-                return np.array(r_function("lme4_dof")(self._by_lmertest(), rows, p, ddf))
+            return self._ask("dof", self._by_lmertest(), rows, contrasts.shape[1], ddf)
 
-        return np.array(found["estimate"]), np.array(found["covariance"]), dof
+        return found["estimate"], found["covariance"], dof
 
     def _dof_method(self, ddf: DDF) -> str:
         return ddf if self.is_mixed else "infinite (z tests)"
@@ -97,23 +80,16 @@ class Lme4Fit(GAMFit):
                 "F tests of terms are of gaussian responses; compare two fits with "
                 "reading_times.anova(a, b)"
             )
-        with in_r():
-            found = named(r_function("lme4_anova")(self._by_lmertest(), ddf))
-            values = np.array(found["values"]).reshape(-1, 6)
-            names = [str(name) for name in found["names"]]
-        columns = ["sum_sq", "mean_sq", "num_df", "den_df", "F", "p"]
-        return pd.DataFrame(values, names, columns)
+        found = self._ask("anova", self._by_lmertest(), ddf)
+        return pd.DataFrame(found["values"], found["names"], found["columns"])
 
     def _loglik_by_ml(self) -> float:
-        with in_r():
-            return float(r_function("lme4_loglik_by_ml")(self.r_object)[0])
+        return float(self._ask("loglik_by_ml")[0])
 
     def profile_intervals(self, level: float = 0.95) -> pd.DataFrame:
         """Return profile-likelihood intervals: ``low`` and ``high`` of each parameter."""
-        with in_r():
-            profile = named(r_function("lme4_profile")(self.r_object, level))
-        values = np.array(profile["values"]).reshape(-1, 2)
-        return pd.DataFrame(values, pd.Index(list(profile["names"])), ["low", "high"])
+        found = self._ask("profile", level)
+        return pd.DataFrame(found["values"], found["names"], ["low", "high"])
 
 
 def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: str) -> GAMFit:
@@ -136,9 +112,7 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
         call = f"glmer(model, data = data, family = {family}"
         if gaussian:
             call = f"lmer(model, data = data, REML = {str(method == 'REML').upper()}"
-        r_fit, in_r_columns, used = fit_in_r(
-            "lme4", call, formula, columns, family, r_arguments, groups
-        )
+        r_fit, in_r_columns, used = fit_in_r("lme4", call, formula, columns, r_arguments, groups)
         part = named(r_function("lme4_result")(r_fit, gaussian, in_r_columns))
 
     converged = bool(part["converged"][0])
@@ -166,13 +140,6 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
             correlations[label] = pd.DataFrame(table, names, names)
     estimate = np.array(part["estimate"])
     covariance = np.array(part["covariance"]).reshape(len(estimate), -1)
-    of_levels = zip(part["level_term"], part["level_group"], strict=True)
-    levels = {
-        "term": [f"({term} | {group})" for term, group in of_levels],
-        "level": [str(x) for x in part["level"]],
-        "estimate": np.array(part["level_value"]),
-        "std_error": np.array(part["level_error"]),
-    }
     factors = [x for x in variables if x not in groups and not is_number(data[x])]
     empty_cells = tuple(str(name) for name in part["dropped"])
     say_empty_cells(empty_cells)
@@ -209,6 +176,5 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
         r_object=r_fit,
         factors=[*groups, *columns.contrasts],
         levels={name: set(data[name].unique()) for name in factors},
-        effects=pd.DataFrame(levels),
         tested=part["tested"] if hasattr(part["tested"], "slotnames") else None,
     )

@@ -23,7 +23,7 @@ import pandas as pd
 from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import GAMFit, Part, coefficient_tables, smooth_table
 from psychlm.reading_times.formula import Contrast, Floats, is_number, is_ordered, require_columns
-from psychlm.reading_times.smooths import factor_levels, require_levels, warn_of_numbers
+from psychlm.reading_times.smooths import require_levels, warn_of_numbers
 from psychlm.reading_times.tests import DDF
 
 INSTALL = (
@@ -31,17 +31,6 @@ INSTALL = (
     "install r; conda: environment.yml has both), then: pip install 'psychlm[r]'. The native "
     "backend needs none of them"
 )
-
-# Families of stats and mgcv. R evaluates a family, so nothing else is passed on.
-FAMILIES = re.findall(
-    r"\S+",
-    """gaussian binomial poisson Gamma inverse.gaussian quasi quasibinomial quasipoisson betar
-    cox.ph gammals gaulss gevlss gumbls multinom mvn nb negbin ocat scat shash tw Tweedie twlss ziP
-    ziplss""",
-)
-
-
-NA_INTEGER = np.iinfo(np.int32).min  # R's missing value of integers, factors and logicals
 
 
 class RMissingError(RuntimeError):
@@ -119,19 +108,6 @@ class Columns:
     complete: pd.Series  # which rows lack no variable
     contrasts: Mapping[str, Contrast]
 
-    @classmethod
-    def of(
-        cls, data: pd.DataFrame, complete: pd.Series, contrasts: Mapping[str, Contrast]
-    ) -> Columns:
-        """Make them; factors with contrasts have the levels of the complete rows alone."""
-        levels = {
-            name: pd.Series(
-                data[name].cat.set_categories(factor_levels(data[name][complete]) or ())
-            )
-            for name in contrasts
-        }
-        return cls(data.assign(**levels), complete, contrasts)
-
 
 def to_r(
     data: pd.DataFrame,
@@ -142,34 +118,31 @@ def to_r(
     """Pass columns to R as a data frame, one memory block each; ``factors`` become factors even if
     numeric, and those with ``contrasts`` have them."""
     with in_r() as robjects:
-        from rpy2 import rinterface
+        from rpy2.rinterface import FloatSexpVector
 
         vectors = robjects.vectors
+
+        def numbers(values: Any) -> Any:
+            block = np.ascontiguousarray(values, dtype=np.float64)
+            return vectors.FloatVector(FloatSexpVector.from_memoryview(block.data))
+
         blocks = {}
         for name in columns:
             values = data[name]
-            is_bool = pd.api.types.infer_dtype(values) == "boolean"  # objects, too
-            if is_bool or pd.api.types.is_bool_dtype(values):
-                block = np.full(len(values), NA_INTEGER, dtype=np.int32)
-                block[values.notna()] = values[values.notna()].to_numpy(bool)
-                vector = rinterface.BoolSexpVector.from_memoryview(block.data)
-                blocks[name] = vectors.BoolVector(vector)
+            if pd.api.types.infer_dtype(values) == "boolean":  # objects, too
+                truth = values.astype("boolean").to_numpy(np.float64, na_value=np.nan)
+                blocks[name] = robjects.r["as.logical"](numbers(truth))
             elif pd.api.types.is_numeric_dtype(values) and name not in factors:
-                block = np.ascontiguousarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-                vector = rinterface.FloatSexpVector.from_memoryview(block.data)
-                blocks[name] = vectors.FloatVector(vector)
+                blocks[name] = numbers(values.to_numpy(np.float64, na_value=np.nan))
             else:
                 labels = values.astype("category").cat.remove_unused_categories().cat
-                codes = labels.codes.to_numpy(np.int32)  # R counts from 1
-                block = np.where(codes < 0, NA_INTEGER, codes + 1).astype(np.int32)
-                vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(block.data))
+                codes = numbers(labels.codes.where(labels.codes >= 0) + 1)  # R counts from 1
                 names = vectors.StrVector([label_of(level) for level in labels.categories])
-                blocks[name] = r_function("to_factor")(vector, names, is_ordered(values))
+                blocks[name] = r_function("to_factor")(codes, names, is_ordered(values))
                 if contrasts and name in contrasts and len(labels.categories) > 1:
                     matrix, suffixes = contrasts[name].code(name, tuple(labels.categories))
-                    in_r_order = vectors.FloatVector(matrix.T.ravel())
                     blocks[name] = r_function("with_contrasts")(
-                        blocks[name], in_r_order, vectors.StrVector(suffixes)
+                        blocks[name], numbers(matrix.T.ravel()), vectors.StrVector(suffixes)
                     )
         return robjects.DataFrame(blocks)
 
@@ -193,24 +166,15 @@ def fit_in_r(
     call: str,
     formula: str,
     columns: Columns,
-    family: str,
     r_arguments: str,
     factors: Sequence[str],
 ) -> tuple[Any, Any, pd.DataFrame]:
     """Call a package's function that fits; return R's fit, and the columns that it used in R and
     here.
 
-    The call still lacks further arguments; the family in it is nothing but one of ``FAMILIES`` with
-    values as arguments. R's warnings become Python's, and its error a :class:`FrameError`.
+    The call still lacks further arguments. R's warnings become Python's, and its error a
+    :class:`FrameError`.
     """
-    parts = re.fullmatch(r"\s*([\w.]+)\s*(?:\((.*)\))?\s*", family)
-    values = re.sub(r"'[^'\\]*'|\"[^\"\\]*\"", "", parts[2] or "") if parts else ""
-    values = re.sub(r"\bc\([^()]*\)", "", values)
-    if not parts or parts[1] not in FAMILIES or not re.fullmatch(r"[\w\s.,=+-]*", values):
-        raise ValueError(
-            f"family {family!r} is none of {FAMILIES}, with values as arguments: write "
-            "\"Gamma(link='log')\""
-        )
     data = columns.all_rows
     with in_r():
         more = r_function("variables_of_arguments")(r_arguments) if r_arguments else []
@@ -233,12 +197,44 @@ def fit_in_r(
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class MgcvFit(GAMFit):
-    """A fit by mgcv, with what its predictions need."""
+class RFit(GAMFit):
+    """A fit in R, with what its predictions need."""
+
+    factors: Sequence[str]  # numbers that label groups or have contrasts
+    levels: dict[str, set[Any]]  # of factors
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        """Return an array, or arrays by name: what this program's function in ``functions.R`` gives
+        of R's object. Frames and lists of text among the arguments become R's."""
+        with in_r() as robjects:
+            given = []
+            for x in arguments:
+                if isinstance(x, pd.DataFrame):
+                    x = to_r(x, self.variables, self.factors)
+                given.append(robjects.StrVector(x) if isinstance(x, list) else x)
+            found = r_function(f"{self.backend}_{what}")(self.r_object, *given)
+            if isinstance(found, robjects.ListVector):
+                return {name: np.array(values) for name, values in named(found).items()}
+            return np.array(found)
+
+    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
+        rows = self._ask("design", data)
+        return rows[:, :-1], rows[:, -1]
+
+    def _terms(self, ddf: DDF) -> pd.DataFrame:
+        found = self._ask("anova", ddf)
+        return pd.DataFrame(found["values"], found["names"], found["columns"])
+
+    def random_effects(self) -> pd.DataFrame:
+        """Return all random effects; those of a level with another factor are named 'a.b'."""
+        return pd.DataFrame(self._ask("random_effects"))
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class MgcvFit(RFit):
+    """A fit by mgcv."""
 
     effects: dict[str, list[str]]  # variables of each random effect, by label
-    factors: Sequence[str]  # numbers that label a random effect's levels, or have contrasts
-    levels: dict[str, set[Any]]  # of the factors
     in_fixed_terms: Sequence[str]  # factors that need a coefficient
 
     def _predict(
@@ -254,67 +250,32 @@ class MgcvFit(GAMFit):
             for name in names:
                 left_out[:, i] |= unseen.get(name, False)
         predicted = np.empty((1 + se, len(data)))
-        with in_r() as robjects:
-            for pattern in np.unique(left_out, axis=0):
-                rows = (left_out == pattern).all(axis=1)
-                more = [label for label, out in zip(self.effects, pattern, strict=True) if out]
-                names = robjects.StrVector([*exclude, *more])
-                frame = to_r(data.assign(**in_fit)[rows], self.variables, self.factors)
-                values = r_function("gam_predict")(self.r_object, frame, names, se)
-                predicted[:, rows] = np.asarray(values).reshape(1 + se, -1)
+        for pattern in np.unique(left_out, axis=0):
+            rows = (left_out == pattern).all(axis=1)
+            more = [label for label, out in zip(self.effects, pattern, strict=True) if out]
+            values = self._ask("predict", data.assign(**in_fit)[rows], [*exclude, *more], se)
+            predicted[:, rows] = values.reshape(1 + se, -1)
         return predicted[0], predicted[1] if se else None
 
     def _effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        with in_r():
-            frame = to_r(data, self.variables, self.factors)
-            fit, error = np.reshape(r_function("gam_effect")(self.r_object, frame, label), (2, -1))
+        fit, error = self._ask("effect", data, label).reshape(2, -1)
         return fit, error
 
-    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        with in_r():
-            frame = to_r(data, self.variables, self.factors)
-            rows = np.array(r_function("gam_design")(self.r_object, frame))
-        return rows[:, :-1], rows[:, -1]
-
-    def _statistics(self) -> dict[str, Floats]:
-        with in_r():
-            found = named(r_function("gam_inference")(self.r_object))
-            return {name: np.array(values) for name, values in found.items()}
-
     def _inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
-        found = self._statistics()
-        dof = float(found["dof"][0])
-        return found["estimate"], found["covariance"], lambda x: np.full(len(x), dof)
+        found = self._ask("inference")
+        return found["estimate"], found["covariance"], lambda x: np.full(len(x), found["dof"][0])
 
     def _dof_method(self, ddf: DDF) -> str:
         return "of the residual"
 
     def _deviance(self) -> tuple[float, float, float]:
-        found = self._statistics()
+        found = self._ask("inference")
         return float(found["deviance"][0]), float(found["residual_df"][0]), 0.0
-
-    def _terms(self, ddf: DDF) -> pd.DataFrame:
-        with in_r():
-            found = named(r_function("gam_anova")(self.r_object))
-            names = [str(name) for name in found["names"]]
-            values = np.array(found["values"], dtype=np.float64).reshape(-1, 3)
-        table = pd.DataFrame(values, names, ["num_df", "F", "p"])
-        smooths = self._tests().rename(columns={"edf": "num_df"}).drop(columns="ref_df")
-        table = pd.concat([table, smooths]) if len(smooths) else table
-        table.insert(1, "den_df", float(self._statistics()["dof"][0]))
-        return table
 
     def _tests(self) -> pd.DataFrame:
         labels = self.smooths.index
-        with in_r():
-            values = np.array(r_function("gam_tests")(self.r_object)) if len(labels) else ()
+        values = self._ask("tests") if len(labels) else ()
         return smooth_table(dict(zip(labels, values, strict=True)), "ref_df", "F", "p")
-
-    def random_effects(self) -> pd.DataFrame:
-        """Return all random effects; those of a level with another factor are named 'a.b'."""
-        with in_r():
-            effects = named(r_function("gam_random_effects")(self.r_object))
-            return pd.DataFrame({name: list(values) for name, values in effects.items()})
 
 
 def fit(
@@ -368,7 +329,7 @@ def fit(
         else:
             control = f"gam.control(newton = list(conv.tol = {float(tolerance)!r}))"
             call = f'gam({call}, method = "{method}", control = {control}'
-        r_fit, _, used = fit_in_r("mgcv", call, formula, columns, family, r_arguments, labelled)
+        r_fit, _, used = fit_in_r("mgcv", call, formula, columns, r_arguments, labelled)
         part = named(r_function("gam_result")(r_fit))
         scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
         numbers: dict[str, Any] = {name: float(part[name][0]) for name in scalars}
