@@ -18,9 +18,9 @@ values; here, and by ``ns`` in R, they are those of the rows that have one.)
 
 ``C(g, Sum)`` gives a factor other contrasts wherever it stands in the formula: ``Treatment("b")``,
 ``Sum``, ``Helmert``, ``Poly`` or ``sdif`` (successive differences, also ``Diff``), or R's names of
-them, ``contr.sum``; ``C(g, levels=["b", "a"])`` sets the order of its levels, and ``C(g)``, or R's
-``factor(g)`` and ``as.factor(g)``, makes numbers a factor. Coefficients have the names that R gives
-to a factor with these contrasts: ``g1``, ``g2`` for sums, ``gb-a`` for differences.
+them, ``contr.sum``; ``C(g)``, or R's ``factor(g)`` and ``as.factor(g)``, makes numbers a factor.
+Coefficients have the names that R gives to a factor with these contrasts: ``g1``, ``g2`` for sums,
+``gb-a`` for differences.
 """
 
 from __future__ import annotations
@@ -57,6 +57,16 @@ FUNCTIONS = {"I": np.asarray} | {
 OF_THE_FIT = {"scale": 1, "poly": 2, "ns": 2}  # they depend on the data; how many arguments
 # A column in an expression: in quotation marks, or a name that no bracket and no = follows.
 COLUMN = re.compile(r"""Q\((["'])(.+?)\1\)|`([^`]+)`|(?<![\w.])[^\W\d][\w.]*(?![\w.]*\s*[(=])""")
+# C(g), C(g, Sum), C(g, contr.sum), C(`a b`, Treatment("b")); factor(g) and as.factor(g) are C(g)
+CALL_OF_C = re.compile(
+    r"""(?<![\w.])(?:C|factor|as\.factor)\(\s*
+    (?:(?P<name>[\w.]+)|`(?P<quoted>[^`]+)`)\s*
+    (?:,\s*(?:contr\s*=\s*)?(?P<scheme>[\w.]+)
+       \s*(?:\(\s*(?:\w+\s*=\s*)?
+             (?P<level>"[^"]*"|'[^']*'|-?\d[\d.]*|True|False)?\s*\))?)?
+    \s*\)""",
+    re.VERBOSE,
+)
 ALLOWED = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.operator, ast.unaryop)
 
 
@@ -87,14 +97,9 @@ class Smooth:
         return (*self.variables, self.by) if self.by else self.variables
 
 
-def standardised(x: Floats, mean: float, deviation: float) -> Floats:
-    """Return R's ``scale(x)``, shape (n, 1)."""
-    return ((x - mean) / deviation)[:, None]
-
-
 def orthogonal_powers(x: Floats, mean: float, deviation: float, inverse: Floats) -> Floats:
     """Return R's ``poly(x, k)``, shape (n, k): powers times the inverse of R in their QR
-    decomposition at the data of the fit."""
+    decomposition at the data of the fit; times the identity ``scale(x)``."""
     powers = np.vander((x - mean) / deviation, len(inverse), increasing=True)
     return (powers @ inverse)[:, 1:]
 
@@ -120,7 +125,7 @@ def place_expression(outer: str, x: Floats, degree: int, name: str) -> Callable[
     mean = float(x.mean())
     deviation = float(x.std(ddof=1))
     if outer == "scale":
-        return partial(standardised, mean=mean, deviation=deviation)
+        return partial(orthogonal_powers, mean=mean, deviation=deviation, inverse=np.eye(2))
     if outer == "poly":
         upper = np.linalg.qr(np.vander((x - mean) / deviation, degree + 1, increasing=True))[1]
         signed = upper * np.sign(np.diag(upper))[:, None]
@@ -196,21 +201,7 @@ class Contrast:
 
     scheme: str = "treatment"
     reference: object = None  # of treatment contrasts; the first level unless given
-    levels: tuple[object, ...] = ()  # in their order; those of the data unless given
     matrix: Floats | pd.DataFrame | None = field(default=None, compare=False)
-
-    def factor(self, name: str, values: pd.Series) -> pd.Series:
-        """Return a variable as a factor with the levels of this contrast."""
-        if not self.levels:
-            is_factor = isinstance(values.dtype, pd.CategoricalDtype)
-            return values if is_factor else values.astype("category")
-        strange = [x for x in values.dropna().unique() if x not in self.levels]
-        if strange:
-            raise FrameError(
-                f"C({name}, levels={[*self.levels]}) lacks the levels {strange} of the data; name "
-                "them too, or leave those rows out"
-            )
-        return pd.Series(pd.Categorical(values, self.levels), values.index, name=values.name)
 
     def code(self, name: str, levels: tuple[object, ...]) -> tuple[Floats, tuple[str, ...]]:
         """Return the contrasts, (n_levels, n_levels - 1), and R's names of these columns."""
@@ -288,62 +279,28 @@ def take_contrasts(text: str) -> tuple[str, dict[str, Contrast]]:
     'rt ~ g * x'
     """
     contrasts: dict[str, Contrast] = {}
-    while call := re.search(r"(?<![\w.])(C|factor|as\.factor)\(", text):
-        depth = 0
-        for end in range(call.end() - 1, len(text)):
-            depth += (text[end] == "(") - (text[end] == ")")
-            if not depth:
-                break
-        whole = text[call.start() : end + 1]
-        name, contrast = _read_call_of_c(whole)
+
+    def name_alone(call: re.Match[str]) -> str:
+        name = call["name"] or call["quoted"]
+        contrast = read_contrast(name, call["scheme"] or "treatment")
+        if call["level"]:
+            if contrast.scheme != "treatment":
+                raise FormulaError(f"{call[0]}: only Treatment refers to a level")
+            contrast = Contrast("treatment", ast.literal_eval(call["level"]))
         if contrasts.setdefault(name, contrast) != contrast:
             raise FormulaError(
-                f"{whole} gives {name!r} other contrasts than it has before in the formula; a "
+                f"{call[0]} gives {name!r} other contrasts than it has before in the formula; a "
                 "factor has one kind"
             )
-        text = (
-            text[: call.start()] + (name if name.isidentifier() else f"`{name}`") + text[end + 1 :]
+        return name if name.isidentifier() else f"`{name}`"
+
+    text = CALL_OF_C.sub(name_alone, text)
+    if call := re.search(r"(?<![\w.])(C|factor|as\.factor)\(.*", text):
+        raise FormulaError(
+            f'{call[0]} cannot be read; write C(g), C(g, Sum) or C(g, Treatment("b")), and order '
+            "levels by pd.Categorical(g, levels)"
         )
     return text, contrasts
-
-
-def _read_call_of_c(code: str) -> tuple[str, Contrast]:
-    """Read ``C(g, Treatment("b"), levels=["b", "a"])``, also with R's ``c("b", "a")``."""
-
-    def literals(node: ast.expr) -> tuple[object, ...]:
-        parts = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [node])
-        return tuple(ast.literal_eval(part) for part in parts)
-
-    try:
-        call = ast.parse(re.sub(r"`([^`]+)`", r'Q("\1")', code), mode="eval").body
-        assert isinstance(call, ast.Call)
-        variable, *given = call.args
-        quoted = isinstance(variable, ast.Call) and ast.unparse(variable.func) == "Q"
-        name = str(literals(variable)[0]) if quoted else ast.unparse(variable)
-        if not quoted and not isinstance(variable, ast.Name | ast.Attribute):
-            raise ValueError
-        options = {option.arg: option.value for option in call.keywords}
-        levels = literals(options.pop("levels")) if "levels" in options else ()
-        given += [options.pop(key) for key in ("contr", "contrast") if key in options]
-        if options or len(given) > 1:
-            raise ValueError
-        if not given:
-            return name, Contrast(levels=levels)
-        reference = None
-        scheme = given[0]
-        if isinstance(scheme, ast.Call):
-            arguments = [*scheme.args, *(option.value for option in scheme.keywords)]
-            (reference,) = (literals(argument)[0] for argument in arguments)
-            scheme = scheme.func
-    except (AssertionError, SyntaxError, ValueError):
-        raise FormulaError(
-            f'{code} cannot be read; write C(g, Sum), C(g, Treatment("b")) or C(g, levels=["b", '
-            '"a"])'
-        ) from None
-    found = read_contrast(name, ast.unparse(scheme))
-    if reference is not None and found.scheme != "treatment":
-        raise FormulaError(f"{code}: only Treatment refers to a level")
-    return name, Contrast(found.scheme, reference, levels)
 
 
 @dataclass(frozen=True)
@@ -451,7 +408,8 @@ class Formula:
 def with_factors(data: pd.DataFrame, contrasts: Mapping[str, Contrast]) -> pd.DataFrame:
     """Return the data with those variables as factors that have contrasts."""
     require_columns(contrasts, data)
-    return data.assign(**{name: x.factor(name, data[name]) for name, x in contrasts.items()})
+    others = [n for n in contrasts if not isinstance(data[n].dtype, pd.CategoricalDtype)]
+    return data.assign(**{name: data[name].astype("category") for name in others})
 
 
 def parse(text: str, contrasts: Mapping[str, Contrast] | None = None) -> Formula:
@@ -687,37 +645,40 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
     except (SyntaxError, ValueError):
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
     variables = tuple(name for names in arguments for name in names)
-    bases = set(options.get("bs", BASES[kind][:1]))
-    (basis, *others) = bases
+    bases = sorted(set(options.get("bs", BASES[kind][:1])))
+    is_random = "re" in bases
     computed = dict[str, Expression]()
-    (by,) = _variable(str(options["by"][0]), text, computed)[:1] if "by" in options else ("",)
-    sizes = [] if basis == "re" else options.get("k", [DEFAULT_K[kind]])
+    by = ""
+    if "by" in options:
+        by = _variable(str(options["by"][0]), text, computed)[0]
+    sizes = [] if is_random else options.get("k", [DEFAULT_K[kind]])
     unknown = sorted(set(options) - {"bs", "k", "by"})
-    one_for_each = len(sizes) in (1, len(variables)) or basis == "re"
-    # What is refused, and why; the first that holds is said.
-    flaws = {
-        "poly() makes several variables; smooth one": len(variables) > len(arguments),
-        f"options {unknown} are not supported (bs, k and by are); backend='mgcv' has all": unknown,
-        f"{kind}() has the bases {BASES[kind]}, not {sorted(bases)}; backend='mgcv' has more": (
-            others or basis not in BASES[kind]
-        ),
-        "ti() has no by= here; backend='mgcv' has it": kind == "ti" and by,
-        f"by= names a column; make one of {by} with readings.assign(...)": computed,
-        'a random effect needs a factor, s(subject, bs="re"), and a slope is s(subject, x, '
-        'bs="re")': basis == "re" and (by or not variables),
-        "s() smooths one variable; several make te(x, z)": (
-            kind == "s" and basis != "re" and len(variables) != 1
-        ),
-        "te() needs at least two variables; one makes s(x)": kind == "te" and len(variables) < 2,
-        f"k is {sizes}; give one basis dimension of at least 3 for all or each variable": (
-            not one_for_each or any(not isinstance(x, int) or x < 3 for x in sizes)
-        ),
-    }
-    for flaw, holds in flaws.items():
-        if holds:
-            raise FormulaError(f"{kind}({','.join(variables)}) in {text!r}: {flaw}")
+    flaw = ""
+    if len(variables) > len(arguments):
+        flaw = "poly() makes several variables; smooth one"
+    elif unknown:
+        flaw = f"options {unknown} are not supported (bs, k and by are); backend='mgcv' has all"
+    elif len(bases) > 1 or bases[0] not in BASES[kind]:
+        flaw = f"{kind}() has the bases {BASES[kind]}, not {bases}; backend='mgcv' has more"
+    elif kind == "ti" and by:
+        flaw = "ti() has no by= here; backend='mgcv' has it"
+    elif computed:
+        flaw = f"by= names a column; make one of {by} with readings.assign(...)"
+    elif is_random and (by or not variables):
+        flaw = 'a random effect needs a factor, s(subject, bs="re"), and a slope is s(subject, x, '
+        flaw += 'bs="re")'
+    elif kind == "s" and not is_random and len(variables) != 1:
+        flaw = "s() smooths one variable; several make te(x, z)"
+    elif kind == "te" and len(variables) < 2:
+        flaw = "te() needs at least two variables; one makes s(x)"
+    elif not is_random and (
+        len(sizes) not in (1, len(variables)) or any(not isinstance(x, int) or x < 3 for x in sizes)
+    ):
+        flaw = f"k is {sizes}; give one basis dimension of at least 3 for all or each variable"
+    if flaw:
+        raise FormulaError(f"{kind}({','.join(variables)}) in {text!r}: {flaw}")
     repeated = 1 if len(sizes) == len(variables) else len(variables)
-    return Smooth(kind, variables, basis, tuple(sizes) * repeated, by)
+    return Smooth(kind, variables, bases[0], tuple(sizes) * repeated, by)
 
 
 def is_number(values: pd.Series) -> bool:

@@ -82,7 +82,7 @@ def printed(table: pd.DataFrame) -> str:
 # ---- likelihood-ratio tests of nested fits ----
 
 
-def anova(*fits: GAMFit, refit: bool | None = None) -> Table:
+def anova(*fits: GAMFit) -> Table:
     """Compare nested fits of the same rows, the smaller one first, as R's ``anova`` does.
 
     Mixed models (random effects in lme4's notation) are compared by twice the difference of their
@@ -97,9 +97,6 @@ def anova(*fits: GAMFit, refit: bool | None = None) -> Table:
     ----------
     *fits : GAMFit
         Two fits or more.
-    refit : bool, optional
-        Whether to fit by ML again; unless given, where fixed effects differ. lme4's own default is
-        always.
 
     Returns
     -------
@@ -144,18 +141,14 @@ def anova(*fits: GAMFit, refit: bool | None = None) -> Table:
             "subject), or all in mgcv's, and one family"
         )
     formulas = tuple(f"{i + 1}: {fit.formula}" for i, fit in enumerate(fits))
-    return _compare_mixed(fits, formulas, refit) if mixed == {True} else _compare(fits, formulas)
+    return _compare_mixed(fits, formulas) if mixed == {True} else _compare(fits, formulas)
 
 
-def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...], refit: bool | None) -> Table:
+def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
     """Compare mixed models by their likelihoods."""
     methods = {fit.method for fit in fits}
     differ = len({tuple(sorted(fit.coefficients.index)) for fit in fits}) > 1
-    if refit is None:
-        refit = differ or len(methods) > 1
-    again = refit and "REML" in methods
-    if differ and not refit and "REML" in methods:
-        raise ValueError("restricted likelihoods of other fixed effects do not compare; refit=True")
+    again = len(methods) > 1 or (differ and "REML" in methods)
     loglik = np.array([fit._loglik_by_ml() if again else fit.loglik for fit in fits])
     n_parameters = np.array([round(fit.aic / 2 + fit.loglik) for fit in fits])
     chi2 = 2 * np.diff(loglik)
@@ -178,8 +171,7 @@ def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...], refit: boo
     if (df <= 0).any():
         notes.append("a fit without more parameters than the one before it has no test")
     if again:
-        reason = "fixed effects differ" if differ else "asked for"
-        notes.append(f"fitted by ML again: {reason}")
+        notes.append(f"fitted by ML again: {'fixed effects' if differ else 'methods'} differ")
     return Table(table, "Likelihood-ratio tests", tuple(notes))
 
 
