@@ -2,7 +2,7 @@
 models at once."""
 
 from psychlm.reading_times._result import GAMFit
-from psychlm.reading_times.formula import FormulaError
+from psychlm.reading_times.contrasts import FormulaError
 from psychlm.reading_times.gam import fit
 from psychlm.reading_times.lm_quality import (
     explained_share,

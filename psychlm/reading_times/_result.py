@@ -21,7 +21,7 @@ import scipy
 import psychlm
 from psychlm import _formatting
 from psychlm.frames import FrameError, label_of
-from psychlm.reading_times.formula import Floats, is_number, require_columns
+from psychlm.reading_times.contrasts import Floats, is_number, require_columns
 from psychlm.reading_times.tests import DDF, Table, marginal_means, printed
 
 SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
@@ -62,10 +62,8 @@ class GAMFit:
     converged: bool
     data: pd.DataFrame  # the rows fitted, columns that the formula names
     residuals: pd.Series  # of these rows; of other families deviance residuals
-    n_missing: int = (
-        0  # rows left out because a variable is missing (of a skipped word, the response)
-    )
-    missing: dict[str, int] = field(default_factory=dict)  # these, by variable
+    # Rows left out by the variable that is missing (of a skipped word, the response)
+    missing: dict[str, int] = field(default_factory=dict)
     family: str = "gaussian"
     link: str = "identity"
     # Standard deviations of the random effects and of the residual, as mgcv's gam.vcomp
@@ -119,6 +117,11 @@ class GAMFit:
         return self._absent(level)
 
     means = marginal_means
+
+    @property
+    def n_missing(self) -> int:
+        """Return how many rows were left out because a variable is missing."""
+        return sum(self.missing.values())
 
     @property
     def vcov(self) -> pd.DataFrame:

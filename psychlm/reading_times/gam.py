@@ -14,17 +14,15 @@ import pandas as pd
 from psychlm.device import Device
 from psychlm.frames import FrameError, plain
 from psychlm.reading_times._result import GAMFit
-from psychlm.reading_times.formula import (
+from psychlm.reading_times.contrasts import (
     Contrast,
-    Formula,
     FormulaError,
-    State,
-    parse,
     read_contrast,
     require_columns,
     take_contrasts,
     with_factors,
 )
+from psychlm.reading_times.formula import Formula, State, parse
 from psychlm.reading_times.model_matrix import check_predictors, check_response, place_bars
 from psychlm.reading_times.reml import TOLERANCE, Method
 from psychlm.reading_times.smooths import factor_levels
@@ -121,16 +119,18 @@ def fit(
         from psychlm.reading_times import lme4, mgcv
 
         given |= own_contrasts
+        if weights is not None:
+            r_arguments = ", ".join(filter(None, [f"weights=`{weights}`", r_arguments]))
         used = mgcv.variables_of(in_r)
+        of_arguments = mgcv.variables_of(r_arguments, "variables_of_arguments")
+        used = list(dict.fromkeys([*used, *(name for name in of_arguments if name in readings)]))
         readings = with_factors(readings, given)
         check_response(readings, used[0])
         complete, missing = _complete_rows(readings, used, used[:1])
-        if weights is not None:
-            r_arguments = ", ".join(filter(None, [f"weights=`{weights}`", r_arguments]))
         for name in given:  # their levels are those of the complete rows
             present = factor_levels(readings[name][complete])
             readings = readings.assign(**{name: readings[name].cat.set_categories(present)})
-        data = mgcv.Columns(readings, complete, given)
+        data = mgcv.Columns(readings[used], complete, given)
         if backend == "lme4":
             fitted = lme4.fit(data, in_r, method, family, r_arguments)
         else:
@@ -148,7 +148,6 @@ def fit(
         check_predictors(parsed, rows)
         parsed, rows = place_bars(parsed, rows, state)
         if backend == "pygam":
-            refuse_extended_terms(parsed, "pygam")
             from psychlm.reading_times import pygam
 
             fitted = pygam.fit(rows, parsed)
@@ -156,7 +155,7 @@ def fit(
             from psychlm.reading_times import native
 
             fitted = native.fit(rows, parsed, state, method, device, tolerance, weights)
-    return replace(fitted, formula=formula, n_missing=int((~complete).sum()), missing=missing)
+    return replace(fitted, formula=formula, missing=missing)
 
 
 def _complete_rows(
@@ -233,12 +232,3 @@ def _choose_backend(
         ) from None
     warnings.warn(f"fitted by R's {chosen}: {reason}", RuntimeWarning, stacklevel=3)
     return chosen, None
-
-
-def refuse_extended_terms(parsed: Formula, who: str) -> None:
-    """Raise a :class:`FormulaError` if a formula has what only R and the native engine read."""
-    if parsed.bars or parsed.offsets or any(smooth.kind == "ti" for smooth in parsed.smooths):
-        raise FormulaError(
-            f"{parsed.text!r}: {who} has neither offset() nor ti(), and reads random effects in "
-            'mgcv\'s notation alone, s(subject, bs="re"); fit natively'
-        )

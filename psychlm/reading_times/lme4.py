@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.reading_times._result import GAMFit, coefficient_tables, say_empty_cells, smooth_table
-from psychlm.reading_times.formula import Floats, is_number, require_columns
+from psychlm.reading_times.contrasts import Floats, is_number, require_columns
 from psychlm.reading_times.mgcv import (
     Columns,
     RFit,

@@ -22,7 +22,7 @@ import pandas as pd
 
 from psychlm.frames import FrameError, label_of
 from psychlm.reading_times._result import GAMFit, Part, coefficient_tables, smooth_table
-from psychlm.reading_times.formula import Contrast, Floats, is_number, is_ordered, require_columns
+from psychlm.reading_times.contrasts import Contrast, Floats, is_number, is_ordered, require_columns
 from psychlm.reading_times.smooths import require_levels, warn_of_numbers
 from psychlm.reading_times.tests import DDF
 
@@ -101,8 +101,8 @@ def version_of(package: str) -> str:
 
 @dataclass(frozen=True)
 class Columns:
-    """The rows of a fit in R: all rows, since R evaluates functions such as ``scale`` before it
-    leaves out those that lack a variable; and the contrasts of factors."""
+    """The columns that a fit in R needs, at all rows, since R evaluates functions such as ``scale``
+    before it leaves out those that lack a variable; and the contrasts of factors."""
 
     all_rows: pd.DataFrame
     complete: pd.Series  # which rows lack no variable
@@ -177,15 +177,7 @@ def fit_in_r(
     """
     data = columns.all_rows
     with in_r():
-        more = r_function("variables_of_arguments")(r_arguments) if r_arguments else []
-        of_arguments = [str(name) for name in more if name in data]
-        if gaps := [name for name in of_arguments if data[name][columns.complete].isna().any()]:
-            raise FrameError(
-                f"{gaps} of r_arguments are missing in rows that R would drop; leave them out: "
-                f"readings.dropna(subset={gaps})"
-            )
-        variables = dict.fromkeys([*variables_of(formula), *of_arguments])
-        in_r_columns = to_r(data, [*variables], factors, columns.contrasts)
+        in_r_columns = to_r(data, list(data), factors, columns.contrasts)
         whole = f"{call}, {r_arguments})" if r_arguments else f"{call})"
         result = named(r_function("fit_model")(package, whole, formula, in_r_columns))
         if result["refused"][0]:
@@ -193,7 +185,7 @@ def fit_in_r(
         rows = np.array(r_function("rows_of")(result["fit"]))
     for message in result["warnings"]:
         warnings.warn(f"{package}: {message}", RuntimeWarning, stacklevel=4)
-    return result["fit"], in_r_columns, data[[*variables]].iloc[rows - 1]
+    return result["fit"], in_r_columns, data.iloc[rows - 1]
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -330,7 +322,7 @@ def fit(
             control = f"gam.control(newton = list(conv.tol = {float(tolerance)!r}))"
             call = f'gam({call}, method = "{method}", control = {control}'
         r_fit, _, used = fit_in_r("mgcv", call, formula, columns, r_arguments, labelled)
-        part = named(r_function("gam_result")(r_fit))
+        part = named(r_function("mgcv_result")(r_fit))
         scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
         numbers: dict[str, Any] = {name: float(part[name][0]) for name in scalars}
         estimate = np.asarray(part["estimate"])

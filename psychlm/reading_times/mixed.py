@@ -27,13 +27,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 from torch import Tensor
 
-from psychlm.reading_times.formula import Floats
+from psychlm.frames import FrameError
+from psychlm.reading_times.contrasts import Floats
+from psychlm.reading_times.design import Design
+from psychlm.reading_times.formula import Formula
+from psychlm.reading_times.model_matrix import COLLINEAR
 from psychlm.reading_times.reml import Inverse, Method, Moments, Solution
 
 SINGULAR = 1e-4  # standard deviation, in units of the residual's, that counts as zero, as in lme4
@@ -420,3 +425,79 @@ def solve(moments: Moments, components: Sequence[Component], method: Method) -> 
     edf1 = counts - penalty * (squares @ penalty)
     uncertainty = problem.uncertainty(theta, best)
     return Fit(solution, edf1, covariances, vanished, len(theta), uncertainty)
+
+
+def components_of(
+    formula: Formula, design: Design, moments: Moments, start: Floats
+) -> dict[tuple[str, ...], Component]:
+    """Return the random effects and penalised smooths of a mixed model, by their labels.
+
+    ``moments`` are of one model, on the CPU; ``start`` holds the first log lambda of the smooths,
+    then of the grouped effects.
+    """
+    matrix = design.matrix
+    grouped = design.grouped
+    xx = moments.xx[0].numpy()
+    zz = moments.zz[0].sum(dim=0).numpy()
+    n = int(moments.n)
+    zx = moments.zx[0].numpy()
+    fixed = xx[np.ix_(matrix.free, matrix.free)]
+    parts: dict[tuple[str, ...], Component] = {}
+    for labels in formula.blocks:
+        of_groups = labels[0] in grouped.slices
+        slices = grouped.slices if of_groups else matrix.slices
+        columns = np.stack([np.r_[slices[label]] for label in labels], axis=1)
+        for label, places in zip(labels, columns.T, strict=True):
+            # what the fixed effects leave of the columns z of an effect, z'z - z'X (X'X)^-1 X'z
+            borders = (zx[:, places[0]] if of_groups else xx[places])[:, matrix.free]
+            size = zz[places[0], places[0]] if of_groups else xx[places, places].sum()
+            if size - (borders.T * np.linalg.solve(fixed, borders.T)).sum() < COLLINEAR * size:
+                raise FrameError(
+                    f"{label}: the linear terms have a coefficient of their own for each of its "
+                    "levels, so that its variance cannot be estimated; leave out either"
+                )
+        products = (zz if of_groups else xx)[columns[:, :, None], columns[:, None, :]].sum(axis=0)
+        parts[labels] = Block(columns, of_groups, whitening(products, n))
+    blocked = {label for labels in formula.blocks for label in labels}
+    for term in (*matrix.smooths, *grouped.terms):
+        first, start = np.split(start, [len(term.penalties)])
+        if term.label in blocked:
+            continue
+        of_groups = term.label in grouped.slices
+        span = (grouped.slices if of_groups else matrix.slices)[term.label]
+        index = np.r_[span]
+        penalties = (
+            np.ones((1, len(index))) if of_groups else term.penalties / design.units[span] ** 2
+        )
+        touched = penalties.sum(axis=0) > 0
+        places = index[touched][None]
+        begin = np.exp(-first / 2)
+        parts[(term.label,)] = Diagonal(places, of_groups, penalties[:, touched], begin)
+    return parts
+
+
+def describe(
+    parts: dict[tuple[str, ...], Component], fit: Fit
+) -> tuple[dict[str, float], dict[str, pd.DataFrame], tuple[str, ...]]:
+    """Return standard deviations by label, correlations by group, and what does not vary."""
+    deviations: dict[str, float] = {}
+    correlations: dict[str, pd.DataFrame] = {}
+    singular = []
+    for labels, covariance, missing in zip(parts, fit.covariances, fit.vanished, strict=True):
+        deviation = np.sqrt(np.diag(covariance))
+        deviations |= dict(zip(labels, deviation.tolist(), strict=False))
+        names = [label[1:].partition(" | ")[0] for label in labels]
+        bar = f"({' + '.join(names)} | {labels[0].rpartition(' | ')[2]}"
+        if len(labels) > 1:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                correlation = covariance / np.outer(deviation, deviation)
+            correlations[bar] = pd.DataFrame(correlation, index=names, columns=names)
+        effects = ["intercept" if name == "1" else name for name in names]
+        for weights in missing if labels[0].startswith("(") else ():
+            what = "the intercept" if names == ["1"] else f"the effect of {names[0]}"
+            if len(names) > 1:
+                shares = zip(weights / weights[np.abs(weights).argmax()], effects, strict=True)
+                terms = (f"{share:+.3g} * {name}" for share, name in shares if abs(share) > 1e-6)
+                what = f"the combination {' '.join(terms)} of the effects"
+            singular.append(f"in {bar} {what} does not vary")
+    return deviations, correlations, tuple(singular)

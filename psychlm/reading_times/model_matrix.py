@@ -16,16 +16,8 @@ from scipy import sparse
 from scipy.linalg import block_diag
 
 from psychlm.frames import FrameError, refuse
-from psychlm.reading_times.formula import (
-    Bar,
-    Floats,
-    Formula,
-    Smooth,
-    State,
-    full_coding,
-    is_number,
-    require_columns,
-)
+from psychlm.reading_times.contrasts import Floats, is_number, require_columns
+from psychlm.reading_times.formula import Bar, Formula, Smooth, State, full_coding
 from psychlm.reading_times.smooths import (
     By,
     Interaction,
@@ -95,6 +87,17 @@ class Columns:
             scale[places] = np.where(scaled[places] & (root > 0), root, 1)
             blocks.append(Block(places, values / scale[places], block.index))
         return Columns(tuple(blocks), self.n), mean, scale
+
+    def part(self, rows: slice) -> Columns:
+        """Return the columns at some rows."""
+        blocks = []
+        for block in self.blocks:
+            if block.index is None:
+                blocks.append(Block(block.places, block.values[rows], None))
+            else:
+                used, index = np.unique(block.index[rows], return_inverse=True)
+                blocks.append(Block(block.places, block.values[used], index))
+        return Columns(tuple(blocks), rows.stop - rows.start)
 
     def times(self, coefficients: Floats) -> Floats:
         """Return the columns' product with coefficients, (q,) to (n,)."""
@@ -237,11 +240,11 @@ def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None)
 
 def linear_terms(formula: Formula, data: pd.DataFrame) -> list[Term]:
     """Return the linear terms of a formula, their factors coded as R codes them."""
-    terms = []
-    for term in formula.linear:
-        full = formula.coding.get(term, frozenset())
-        terms.append(linear(term, data, full, formula.aliased, formula.contrasts))
-    return list[Term](terms)
+    coding = full_coding(formula.linear)
+    return [
+        linear(term, data, coding[term], formula.aliased, formula.contrasts)
+        for term in formula.linear
+    ]
 
 
 def place_bars(formula: Formula, data: pd.DataFrame, state: State) -> tuple[Formula, pd.DataFrame]:
@@ -356,24 +359,6 @@ class GroupedEffects:
         level = pd.Index(self.levels).get_indexer(pd.Index(data[self.factor]))
         values = [term.columns(data, without=self.factor) for term in self.terms]
         return level.astype(np.int64), np.hstack(values)
-
-    def moments(
-        self, level: Integers, z: Floats, x: Columns, y: Floats, weights: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return the weighted sums z'z, z'x and z'y of each level, shapes (G, r, r), (G, r, q) and
-        (G, r, m), of :meth:`rows` and m responses."""
-        n, r = z.shape
-        n_levels = len(self.levels)
-        zz = np.zeros((n_levels, r, r))
-        zx = np.zeros((n_levels, r, x.q))
-        zy = np.zeros((n_levels, r, y.shape[1]))
-        for i in range(r):
-            weighted = z[:, i] * weights
-            of_level = sparse.csr_array((weighted, (level, np.arange(n))), shape=(n_levels, n))
-            zx[:, i] = x.sums(level, n_levels, weighted)
-            zy[:, i] = of_level @ y
-            zz[:, i] = of_level @ z
-        return zz, zx, zy
 
 
 def group_random_effects(

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from scipy.linalg import block_diag, cholesky, solve_triangular
 
 from psychlm.device import Device, one_thread, torch_device
@@ -20,25 +19,18 @@ from psychlm.frames import FrameError
 from psychlm.reading_times import mixed
 from psychlm.reading_times._result import (
     GAMFit,
-    Part,
     coefficient_tables,
-    say_empty_cells,
     smooth_table,
     test_random,
     test_smooth,
 )
-from psychlm.reading_times.formula import Contrast, Floats, Formula, State
+from psychlm.reading_times.contrasts import Contrast, Floats
+from psychlm.reading_times.design import Design, Regression, place
+from psychlm.reading_times.formula import Formula, State
 from psychlm.reading_times.model_matrix import (
-    COLLINEAR,
-    Columns,
-    GroupedEffects,
-    ModelMatrix,
-    build_matrix,
     check_collinear,
-    group_random_effects,
     leave_out_aliased,
     linear_terms,
-    rows_of,
 )
 from psychlm.reading_times.reml import (
     Inverse,
@@ -50,10 +42,8 @@ from psychlm.reading_times.reml import (
     solve,
 )
 from psychlm.reading_times.smooths import (
-    By,
     Linear,
     RandomEffect,
-    Term,
     factor_levels,
     start_smoothing,
 )
@@ -98,43 +88,16 @@ class Optimum:
         return np.asarray(self.solution.log_lambda[0].exp().numpy() @ self.penalties)
 
 
-@dataclass(frozen=True)
-class Regression:
-    """The columns of a model, its response and its weights, at the rows of a fit."""
-
-    matrix: ModelMatrix
-    grouped: GroupedEffects
-    columns: Columns  # centred and scaled
-    centre: Floats  # (q,)
-    units: Floats  # (q,): the columns' root mean squares
-    y: Floats  # (n,): the response, less the offset and its mean
-    weights: Floats  # (n,)
-    level: NDArray[np.int64]  # (n,): of the grouped effects
-    z: Floats  # (n, r): their values
-
-    def residuals(self, found: Solution) -> Floats:
-        """Return what coefficients leave of the response, shape (n,)."""
-        fitted = self.columns.times(found.beta[0].numpy())
-        if self.z.shape[1]:
-            fitted += (self.z * found.group_beta[0].numpy()[self.level]).sum(axis=1)
-        return self.y - fitted
-
-
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class NativeFit(GAMFit):
     """A native fit: the coefficients of centred and scaled columns, and what they rest on."""
 
-    read: Formula  # the formula, without what computes the response
-    state: State  # of its expressions
-    matrix: ModelMatrix
-    grouped: GroupedEffects
-    centre: Floats  # (q,)
-    units: Floats  # (q,): the columns' root mean squares
+    design: Design
+    state: State  # of the formula's expressions
     spread: Floats  # (q, q): mean cross-products of the centred columns
     weights: Floats  # of these rows
     mean: float  # of the response less the offset
     optimum: Optimum
-    solution: Solution  # that of the optimum
     again: Callable[[Method], GAMFit]  # fits these rows by another method
 
     def _evaluate(
@@ -145,29 +108,29 @@ class NativeFit(GAMFit):
         With u = x - E_g'z of a row, z its values of the grouped effects, the variance is scale *
         (u'Tu + z'V_g z); see :class:`psychlm.reading_times.reml.Inverse`.
         """
-        data = self.read.compute(data, self.state)
-        x = np.zeros((len(data), len(self.units)))
+        design = self.design
+        data = design.read.compute(data, self.state)
+        x = np.zeros((len(data), len(design.units)))
         x[:, 0] = constant
-        for term in self.matrix.terms[1:]:
-            span = self.matrix.slices[term.label]
-            kept = label_of_term(self.read, term) in chosen
+        for term in design.matrix.terms[1:]:
+            span = design.matrix.slices[term.label]
+            kept = design.label(term) in chosen
             columns = term.columns(data)
             if isinstance(term, Linear):  # R's linear terms are not centred
-                x[:, span] = columns * kept - self.centre[span] * constant
+                x[:, span] = columns * kept - design.centre[span] * constant
             elif kept:
-                x[:, span] = columns - self.centre[span]
-        x /= self.units
-        level, z = self.grouped.rows(data)
-        for label, span in self.grouped.slices.items():
+                x[:, span] = columns - design.centre[span]
+        x /= design.units
+        level, z = design.grouped.rows(data)
+        for label, span in design.grouped.slices.items():
             z[:, span] *= label in chosen
         z[level < 0] = 0
-        solved = self.solution
         inverse = self.solution.inverse
-        fit = x @ solved.beta[0].numpy()
+        fit = x @ self.solution.beta[0].numpy()
         if constant:
-            fit += self.mean + self.read.offset(data)
+            fit += self.mean + design.read.offset(data)
         if z.shape[1]:
-            fit += (z * solved.group_beta[0].numpy()[level]).sum(axis=1)
+            fit += (z * self.solution.group_beta[0].numpy()[level]).sum(axis=1)
         if not se:
             return fit, None
         if z.shape[1]:
@@ -177,21 +140,21 @@ class NativeFit(GAMFit):
             variance += np.einsum("nr,nrs,ns->n", z, inverse.within[0].numpy()[level], z)
         return fit, np.sqrt(variance * self.scale)
 
-    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        data = self.read.compute(data, self.state)
-        fixed = [term for term in self.matrix.terms if not isinstance(term, RandomEffect)]
-        columns = self.matrix.block(fixed, data, None).values
-        columns = (columns - self.centre[self._places]) / self.units[self._places]
-        return columns, self.mean + self.read.offset(data)
-
     @property
-    def _places(self) -> NDArray[np.intp]:
-        """Return the dense columns that are no random effects."""
-        fixed = [term for term in self.matrix.terms if not isinstance(term, RandomEffect)]
-        return np.concatenate([np.r_[self.matrix.slices[term.label]] for term in fixed])
+    def solution(self) -> Solution:
+        """Return that of the optimum."""
+        return self.optimum.solution
+
+    def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
+        design = self.design
+        data = design.read.compute(data, self.state)
+        places = design.places(design.fixed)
+        columns = np.hstack([term.columns(data) for term in design.fixed])
+        columns = (columns - design.centre[places]) / design.units[places]
+        return columns, self.mean + design.read.offset(data)
 
     def _inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
-        places = self._places
+        places = self.design.places(self.design.fixed)
         estimate = self.solution.beta[0].numpy()[places]
         covariance = self.solution.inverse.dense[0].numpy()[np.ix_(places, places)] * self.scale
         if self.optimum.mixed_fit is None:
@@ -210,7 +173,7 @@ class NativeFit(GAMFit):
     @cached_property
     def _kenward_roger(self) -> KenwardRoger:
         """Return Kenward and Roger's covariance of the columns of :meth:`_design`."""
-        smooths = [s for s in self.read.smooths if s.basis != "re"]
+        smooths = [s for s in self.design.read.smooths if s.basis != "re"]
         flaw = f"n = {self.n:,} rows are more than {LARGEST:,}" if self.n > LARGEST else ""
         if self.method != "REML":
             flaw = "the model is fitted by ML; fit it with method='REML'"
@@ -218,8 +181,8 @@ class NativeFit(GAMFit):
             flaw = f"the smooths {[s.label for s in smooths]} have penalties"
         if flaw:
             raise ValueError(f"Kenward and Roger's method is not for this fit: {flaw}")
-        data = self.read.compute(self.data, self.state)
-        terms = {term.label: term for term in (*self.matrix.smooths, *self.grouped.terms)}
+        data = self.design.read.compute(self.data, self.state)
+        terms = self.design.smooths
         parts = []
         for labels, covariance in self.optimum.covariances.items():
             columns = [terms[label].columns(data) for label in labels]
@@ -232,12 +195,13 @@ class NativeFit(GAMFit):
 
     def _terms(self, ddf: DDF) -> pd.DataFrame:
         """Test the terms: by type III of mixed models, else each given all others."""
-        lines = [term for term in self.matrix.terms if isinstance(term, Linear)]
-        label_of_line = [label_of_term(self.read, line) for line in lines]
+        design = self.design
+        lines = design.lines
+        label_of_line = [design.label(line) for line in lines]
         labels = list(dict.fromkeys(label_of_line[1:]))
-        rows = linear_rows(self.matrix, self.centre, self.units)[0][:, self._places]
+        rows = design.to_r[:, design.places(design.fixed)]
         if self.is_mixed:
-            rows = self._of_type_3(lines) @ rows
+            rows = self._of_type_3() @ rows
         label_of_row = np.repeat(label_of_line, [len(line.names) for line in lines])
         estimate, covariance, dof = self._inference(ddf)
         found = {}
@@ -261,21 +225,22 @@ class NativeFit(GAMFit):
             table = table[columns[2:]]
         return pd.concat([table, smooths]) if len(smooths) else table
 
-    def _of_type_3(self, lines: Sequence[Linear]) -> Floats:
+    def _of_type_3(self) -> Floats:
         """Return the matrix, (p, p), that turns R's coefficients into what tests of type III test.
 
         With treatment contrasts whose columns are centred over the levels, the coefficients of a
         term are averages over the levels of the other factors, each weighing the same.
         """
-        data = self.read.compute(self.data, self.state)
+        read = self.design.read
+        data = read.compute(self.data, self.state)
         centred = {}
-        for name in self.read.variables:
+        for name in read.variables:
             if levels := factor_levels(data[name]):
                 matrix = np.eye(len(levels))[:, 1:] - 1 / len(levels)
                 centred[name] = Contrast("matrix", matrix=matrix)
-        formula = leave_out_aliased(replace(self.read, contrasts=centred), data)
+        formula = leave_out_aliased(replace(read, contrasts=centred), data)
         coded = [np.ones((len(data), 1)), *(x.columns(data) for x in linear_terms(formula, data))]
-        own = np.hstack([line.columns(data) for line in lines])
+        own = np.hstack([line.columns(data) for line in self.design.lines])
         return change_of_coding(np.hstack(coded), own)
 
     def _loglik_by_ml(self) -> float:
@@ -299,7 +264,8 @@ class NativeFit(GAMFit):
         and the coordinates of the coefficients, so that they are mgcv's here.
         """
         optimum = self.optimum
-        q = len(self.units)
+        design = self.design
+        q = len(design.units)
         curvature = optimum.curvature
         if optimum.penalties is None or curvature is None or not len(optimum.penalties):
             return 0.0
@@ -313,23 +279,20 @@ class NativeFit(GAMFit):
 
         # T maps mgcv's coefficients, in mgcv's order, to those of all columns.
         change = np.eye(len(beta))
-        order = [np.r_[self.matrix.slices[x.label]] for x in self.matrix.terms if type(x) is Linear]
-        smooths = {term.label: term for term in (*self.matrix.smooths, *self.grouped.terms)}
-        for label, span in spans_of(self.read, self.matrix, self.grouped).items():
-            term = smooths[label]
+        order = [design.places(design.lines)]
+        for label, span in design.spans.items():
+            term = design.smooths[label]
             places = np.r_[span]
             if isinstance(term, RandomEffect):
                 sizes = [len(levels) for levels in term.factors if levels]
-                if span.start >= q:  # level by level of the grouping factor
-                    places = (np.arange(n_groups)[:, None] * r + places).ravel()
-                    factors = [v for v, x in zip(term.variables, term.factors, strict=True) if x]
-                    first = factors.index(self.grouped.factor)
-                    others = [size for i, size in enumerate(sizes) if i != first]
-                    places = np.moveaxis(places.reshape(n_groups, *others), 0, first)
+                if span.start >= q:
+                    place_of_level = design.level_by_level(label, np.arange(np.prod(sizes)))
+                    of_groups = (np.arange(n_groups)[:, None] * r + places).ravel()
+                    places = of_groups[np.argsort(place_of_level)]
                 places = places.reshape(sizes).T.ravel()  # in R the first factor runs fastest
             else:
-                to_these = term.change(self.centre[span], self.spread[span, span])
-                change[span, span] = self.units[span, None] * to_these
+                to_these = term.change(design.centre[span], self.spread[span, span])
+                change[span, span] = design.units[span, None] * to_these
             order.append(places)
         change = change[:, np.concatenate(order)]
 
@@ -357,8 +320,8 @@ class NativeFit(GAMFit):
         """Return the diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal, (q + r,)."""
         if self.optimum.mixed_fit is not None:
             return self.optimum.mixed_fit.edf1
-        q = len(self.units)
-        n_groups = len(self.grouped.levels)
+        q = len(self.design.units)
+        n_groups = len(self.design.grouped.levels)
         penalty = self.optimum.penalty
         counts = np.r_[np.ones(q), np.full(len(penalty) - q, n_groups)]
         squares = self.solution.inverse.reduced()[1][0].numpy()
@@ -378,8 +341,8 @@ class NativeFit(GAMFit):
         model has more than ``MAX_TESTED`` coefficients, or effects that correlate."""
         solved = self.solution
         scale = self.scale
-        q = len(self.units)
-        n_groups = len(self.grouped.levels)
+        q = len(self.design.units)
+        n_groups = len(self.design.grouped.levels)
         beta = solved.beta[0].numpy()
         edf = solved.edf[0].numpy()
         dof = max(1.0, np.round(float(solved.n) - edf.sum()))
@@ -387,7 +350,7 @@ class NativeFit(GAMFit):
         xx = self.optimum.moments.xx[0].numpy()
         all_columns = None
         rows = {}
-        for label, span in spans_of(self.read, self.matrix, self.grouped).items():
+        for label, span in self.design.spans.items():
             if label not in self.random:
                 covariance = solved.inverse.dense[0].numpy()[span, span] * scale
                 rank = min(edf1[span].sum(), span.stop - span.start)
@@ -403,16 +366,15 @@ class NativeFit(GAMFit):
     def _all_columns(self) -> tuple[Floats, Floats, Floats, np.ndarray]:
         """Return coefficients, cross-products and penalty of all columns, the grouped ones level by
         level, and the random effect that each belongs to."""
-        q = len(self.units)
+        q = len(self.design.units)
         m = self.optimum.moments
         n_groups, r = m.zy.shape[1:]
         zx = m.zx[0].reshape(n_groups * r, q).numpy()
         zz = block_diag(*m.zz[0].numpy(), np.zeros((0, 0)))
         xx = np.block([[m.xx[0].numpy(), zx.T], [zx, zz]])
         owner = np.full(q + r, "", dtype=object)
-        spans = spans_of(self.read, self.matrix, self.grouped)
         for label in self.random:
-            owner[spans[label]] = label
+            owner[self.design.spans[label]] = label
         beta = np.r_[self.solution.beta[0].numpy(), self.solution.group_beta[0].numpy().ravel()]
         penalty, owners = (
             np.r_[x[:q], np.tile(x[q:], n_groups)] for x in (self.optimum.penalty, owner)
@@ -421,50 +383,45 @@ class NativeFit(GAMFit):
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
-        solved = self.solution
+        design = self.design
         inverse = self.solution.inverse
-        variance = self.scale
-        dense_inverse = inverse.dense[0].numpy()
-        dense = np.sqrt(dense_inverse.diagonal() * variance) / self.units
+        dense = inverse.dense[0].numpy()
         border = inverse.border[0].numpy()
-        within = inverse.within[0].numpy()
-        between = np.einsum("grq,qp,grp->gr", border, dense_inverse, border, optimize=True)
-        grouped = np.sqrt((np.einsum("grr->gr", within) + between) * variance)
-        terms = {t.label: t for t in (*self.matrix.smooths, *self.grouped.terms)}
+        between = np.einsum("grq,qp,grp->gr", border, dense, border, optimize=True)
+        of_groups = np.einsum("grr->gr", inverse.within[0].numpy()) + between
         frames = [pd.DataFrame(columns=["term", "level", "estimate", "std_error"])]
         for label in self.random:
-            term = terms[label]
-            assert isinstance(term, RandomEffect)
-            names = np.array([name.removeprefix(f"{label}.") for name in term.names], dtype=object)
-            if label in self.matrix.slices:
-                span = self.matrix.slices[label]
-                estimate = solved.beta[0].numpy()[span] / self.units[span]
-                error = dense[span]
-            else:  # level by level of the grouping factor
-                sizes = {v: len(x) for v, x in zip(term.variables, term.factors, strict=True) if x}
-                place = list(sizes).index(self.grouped.factor)
-                names = np.moveaxis(names.reshape([*sizes.values()]), place, 0).ravel()
-                span = self.grouped.slices[label]
-                estimate = solved.group_beta[0].numpy()[:, span].ravel()
-                error = grouped[:, span].ravel()
-            table = {"term": label, "level": names, "estimate": estimate, "std_error": error}
+            names = [name.removeprefix(f"{label}.") for name in design.smooths[label].names]
+            levels = np.array(names, dtype=object)
+            if label in design.matrix.slices:
+                span = design.matrix.slices[label]
+                estimate = self.solution.beta[0].numpy()[span] / design.units[span]
+                variance = dense.diagonal()[span] / design.units[span] ** 2
+            else:
+                levels = design.level_by_level(label, levels)
+                span = design.grouped.slices[label]
+                estimate = self.solution.group_beta[0].numpy()[:, span].ravel()
+                variance = of_groups[:, span].ravel()
+            error = np.sqrt(variance * self.scale)
+            table = {"term": label, "level": levels, "estimate": estimate, "std_error": error}
             frames.append(pd.DataFrame(table))
         return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def _null_space(matrix: ModelMatrix, centre: Floats, covariance: Floats, scale: Floats) -> float:
+def _null_space(design: Design, covariance: Floats) -> float:
     """Return what mgcv's coordinates add to the restricted likelihood of these, in nats.
 
     REML integrates the unpenalised coefficients with respect to their own scale. With the change C
     from mgcv's coefficients of a smooth to these and W the columns of C^-1 for those that are not
     penalised, log|A| - log|S|+ of mgcv's is that of these less log|W'W|.
     """
-    added = float(np.log(scale[matrix.free]).sum())
-    for term in matrix.smooths:
+    matrix = design.matrix
+    added = float(np.log(design.units[matrix.free]).sum())
+    for term in design.fixed:
         span = matrix.slices[term.label]
         free = matrix.free[span]
-        if not isinstance(term, RandomEffect) and free.any():
-            w = np.linalg.inv(term.change(centre[span], covariance[span, span]))[:, free]
+        if not isinstance(term, Linear) and free.any():
+            w = np.linalg.inv(term.change(design.centre[span], covariance[span, span]))[:, free]
             added -= float(np.linalg.slogdet(w.T @ w)[1]) / 2
     return added
 
@@ -497,41 +454,49 @@ def fit(
         return fit(data[kept], formula, state, other, device, tolerance, weights)
 
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
-    empty_cells, matrix, grouped, columns, centre, units = _design(formula, data)
-    response, offset = data[formula.response].to_numpy(np.float64), formula.offset(data)
-    n, mean = len(response), float((response - offset).mean())
+    design, columns = place(formula, data)
+    matrix = design.matrix
+    grouped = design.grouped
+    units = design.units
+    response = data[formula.response].to_numpy(np.float64)
+    offset = formula.offset(data)
+    n = len(response)
+    mean = float((response - offset).mean())
     w = np.ones(n) if weights is None else data[weights].to_numpy(np.float64, copy=True)
     y = response - offset - mean
-    rows = Regression(matrix, grouped, columns, centre, units, y, w, *grouped.rows(data))
+    rows = Regression(columns, y[:, None], w, *grouped.rows(data))
     n_free = int(matrix.free.sum())
     if n <= n_free:
         raise FrameError(f"{n} rows are too few for {n_free} unpenalised coefficients; drop terms")
 
     # Cross-products, weighted; the coordinates of mgcv's coefficients depend on no weights.
     where = torch_device(device, "reading_times.fit", float64=True)
-    sums = columns.products(w), columns.sums(np.zeros(n, dtype=np.int64), 1, w * y)[0], w * y @ y
-    zz, zx, zy = grouped.moments(rows.level, rows.z, columns, y[:, None], w)
-    of_all = *sums, float(n), zz, zx, zy[:, :, 0]
+    xx, xy, yy, _, zz, zx, zy = rows.products(len(grouped.levels))
+    of_all = xx, xy[:, 0], yy[0], float(n), zz, zx, zy[:, :, 0]
     moments = Moments(*(torch.from_numpy(np.asarray(part)[None]).to(where) for part in of_all))
-    correlation = (sums[0] if weights is None else columns.products(np.ones(n))) / n
+    correlation = (xx if weights is None else columns.products(np.ones(n))) / n
     check_collinear(correlation, matrix.names, matrix.free)
 
     # Smoothing from mgcv's first lambda; each random effect has a penalty, grouped ones come last.
     covariances = correlation * np.outer(units, units)
-    weighted = sums[0] / n * np.outer(units, units)
-    diagonals = matrix.diagonals(centre, covariances, weighted) + grouped.diagonals(zz, n)
+    weighted = xx / n * np.outer(units, units)
+    diagonals = matrix.diagonals(design.centre, covariances, weighted)
+    diagonals += grouped.diagonals(zz, n)
     start = start_smoothing(diagonals, n)
     # what mgcv's units of the unpenalised coefficients add to the restricted likelihood
-    of_units = _null_space(matrix, centre, covariances, units) if method == "REML" else 0.0
+    of_units = _null_space(design, covariances) if method == "REML" else 0.0
     if formula.blocks:
-        optimum = _mixed_optimum(formula, rows, _to_cpu(moments), start, of_units, method)
+        optimum = _mixed_optimum(formula, design, w, _to_cpu(moments), start, of_units, method)
     else:
-        optimum = _additive_optimum(rows, moments, start, of_units, method, tolerance)
+        optimum = _additive_optimum(design, rows, moments, start, of_units, method, tolerance)
 
     # Estimates of linear terms are as R has them; the intercept is a combination of all.
     solution = optimum.solution
-    edf, scale, rss = solution.edf[0].numpy(), float(solution.scale), float(solution.rss)
-    to_r, names = linear_rows(matrix, centre, units)
+    edf = solution.edf[0].numpy()
+    scale = float(solution.scale)
+    rss = float(solution.rss)
+    to_r = design.to_r
+    names = [name for line in design.lines for name in line.names]
     estimate = to_r @ solution.beta[0].numpy()
     estimate[0] += mean
     covariance = to_r @ solution.inverse.dense[0].numpy() @ to_r.T * scale
@@ -549,9 +514,9 @@ def fit(
     adjusted = left * (n - 1) / (n - float(edf.sum()))
     random = tuple(smooth.label for smooth in formula.smooths if smooth.basis == "re")
     deviations = {label: optimum.deviations[label] for label in random} | {"residual": scale**0.5}
-    edf_of = {k: edf[span].sum() for k, span in spans_of(formula, matrix, grouped).items()}
+    edf_of = {label: edf[span].sum() for label, span in design.spans.items()}
     used = data[list(formula.columns((*formula.variables, formula.response)))]
-    read = formula.of_predictors
+    read = design.read
     return NativeFit(
         formula=formula.text,
         backend="native",
@@ -573,49 +538,44 @@ def fit(
         correlations=optimum.correlations,
         singular=optimum.singular,
         is_mixed=optimum.mixed_fit is not None,
-        parts=_parts(read, matrix),
+        parts=design.parts,
         random=random,
         variables=read.columns(read.variables),
         fixed_variables=read.columns(read.fixed_variables),
-        empty_cells=empty_cells,
-        read=read,
+        empty_cells=design.empty_cells,
+        design=design,
         state=state,
-        matrix=matrix,
-        grouped=grouped,
-        centre=centre,
-        units=units,
         spread=covariances,
         weights=w,
         mean=mean,
         optimum=optimum,
-        solution=solution,
         again=again,
     )
 
 
 def _mixed_optimum(
     formula: Formula,
-    rows: Regression,
+    design: Design,
+    weights: Floats,
     moments: Moments,
     start: Floats,
     of_units: float,
     method: Method,
 ) -> Optimum:
     """Fit a model with random effects in lme4's notation, whose likelihood is marginal."""
-    matrix = rows.matrix
-    components = mixed_components(formula, matrix, rows.grouped, moments, rows.units, start)
+    components = mixed.components_of(formula, design, moments, start)
     found = mixed.solve(moments, list(components.values()), method)
-    deviations, correlations, singular = _describe(components, found)
+    deviations, correlations, singular = mixed.describe(components, found)
     for message in singular:
         warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
     by_labels = dict(zip(components, found.covariances, strict=True))
-    loglik = float(found.solution.loglik) + float(np.log(rows.weights).sum()) / 2 - of_units
+    loglik = float(found.solution.loglik) + float(np.log(weights).sum()) / 2 - of_units
     return Optimum(
         solution=found.solution,
         moments=moments,
         loglik=loglik,
         score=-loglik,
-        n_parameters=float(matrix.free.sum() + found.n_parameters),
+        n_parameters=float(design.matrix.free.sum() + found.n_parameters),
         deviations=deviations,
         mixed_fit=found,
         covariances={labels: by_labels[labels] for labels in formula.blocks},
@@ -625,6 +585,7 @@ def _mixed_optimum(
 
 
 def _additive_optimum(
+    design: Design,
     rows: Regression,
     moments: Moments,
     start: Floats,
@@ -633,11 +594,11 @@ def _additive_optimum(
     tolerance: float,
 ) -> Optimum:
     """Fit a model whose coefficients have penalties."""
-    matrix = rows.matrix
-    grouped = rows.grouped
+    matrix = design.matrix
+    grouped = design.grouped
     w = rows.weights
     n = len(w)
-    of_columns = block_diag(matrix.penalties / rows.units**2, *grouped.penalties)
+    of_columns = block_diag(matrix.penalties / design.units**2, *grouped.penalties)
     penalties = torch.from_numpy(of_columns)
     where = moments.xx.device
     begin = penalties.to(where), torch.from_numpy(start).to(where)
@@ -677,48 +638,6 @@ def _additive_optimum(
     )
 
 
-def label_of_term(formula: Formula, term: Term) -> str:
-    """Return R's label of a term: all powers of a polynomial are one."""
-    whole = {name: e.name for e in formula.expressions for name in e.names}
-    if isinstance(term, Linear):
-        return ":".join(whole.get(name, name) for name in term.variables)
-    return term.label
-
-
-def _parts(formula: Formula, matrix: ModelMatrix) -> dict[str, Part]:
-    """Return the linear terms and smooths by label, with the variables that they depend on."""
-    parts = {}
-    for term in matrix.terms[1:]:
-        if isinstance(term, By):
-            level = {term.by: 1.0 if term.level is None else term.level}
-            parts[term.label] = Part(formula.columns(term.variables[:-1]), level)
-        elif not isinstance(term, RandomEffect):
-            parts[label_of_term(formula, term)] = Part(formula.columns(term.variables))
-    return parts
-
-
-def linear_rows(matrix: ModelMatrix, centre: Floats, units: Floats) -> tuple[Floats, list[str]]:
-    """Return the matrix, (p, q), that turns coefficients of the dense columns into R's of the
-    linear terms, whose names are returned too; the intercept lacks the response's mean."""
-    lines = [term for term in matrix.terms if isinstance(term, Linear)]
-    places = np.concatenate([np.r_[matrix.slices[term.label]] for term in lines])
-    chosen = np.eye(len(units))[places]
-    chosen[0, places[1:]] = -centre[places[1:]]
-    return chosen / units, [matrix.names[i] for i in places]
-
-
-def spans_of(formula: Formula, matrix: ModelMatrix, grouped: GroupedEffects) -> dict[str, slice]:
-    """Return the columns of each smooth, the grouped ones after the q others."""
-    q = len(matrix.names)
-    slices = dict(matrix.slices)
-    slices |= {k: slice(q + s.start, q + s.stop) for k, s in grouped.slices.items()}
-    spans: dict[str, slice] = {}
-    for smooth in formula.smooths:  # "s(x):g" has the terms "s(x):ga", "s(x):gb"
-        of_levels = [label for label in slices if smooth.by and label.startswith(smooth.label)]
-        spans |= {label: slices[label] for label in of_levels or [smooth.label]}
-    return spans
-
-
 def _refined(solution: Solution, rows: Regression, penalty: Floats) -> Solution:
     """Return the coefficients after a step of iterative refinement.
 
@@ -737,102 +656,6 @@ def _refined(solution: Solution, rows: Regression, penalty: Floats) -> Solution:
     )
     beta = solution.beta + step[0]
     return replace(solution, beta=beta, group_beta=solution.group_beta + step[1])
-
-
-def _design(formula: Formula, data: pd.DataFrame) -> tuple[Any, ...]:
-    """Return the columns of empty cells, the model matrix, its grouped random effects, and its
-    columns with centre and units.
-
-    Columns of blocks are not scaled, for one covariance holds for all levels.
-    """
-    formula = leave_out_aliased(formula, data)
-    say_empty_cells(formula.empty_cells)
-    dense_formula, grouped = group_random_effects(formula, data)
-    rows = rows_of(data)
-    matrix = build_matrix(dense_formula, data, rows)
-    scaled = np.ones(len(matrix.names), dtype=bool)
-    if formula.blocks:
-        for term in matrix.smooths:
-            scaled[matrix.slices[term.label]] = not isinstance(term, RandomEffect)
-    standardised = matrix.distinct(data, rows).standardise(matrix.centred, scaled)
-    return formula.empty_cells, matrix, grouped, *standardised
-
-
-def mixed_components(
-    formula: Formula,
-    matrix: ModelMatrix,
-    grouped: GroupedEffects,
-    moments: Moments,
-    scale: Floats,
-    start: Floats,
-) -> dict[tuple[str, ...], mixed.Component]:
-    """Return the random effects and penalised smooths of a mixed model, by their labels.
-
-    ``moments`` are of one model, on the CPU; ``start`` holds the first log lambda of the smooths,
-    then of the grouped effects.
-    """
-    xx = moments.xx[0].numpy()
-    zz = moments.zz[0].sum(dim=0).numpy()
-    n = int(moments.n)
-    zx = moments.zx[0].numpy()
-    fixed = xx[np.ix_(matrix.free, matrix.free)]
-    parts: dict[tuple[str, ...], mixed.Component] = {}
-    for labels in formula.blocks:
-        of_groups = labels[0] in grouped.slices
-        slices = grouped.slices if of_groups else matrix.slices
-        columns = np.stack([np.r_[slices[label]] for label in labels], axis=1)
-        for label, places in zip(labels, columns.T, strict=True):
-            # what the fixed effects leave of the columns z of an effect, z'z - z'X (X'X)^-1 X'z
-            borders = (zx[:, places[0]] if of_groups else xx[places])[:, matrix.free]
-            size = zz[places[0], places[0]] if of_groups else xx[places, places].sum()
-            if size - (borders.T * np.linalg.solve(fixed, borders.T)).sum() < COLLINEAR * size:
-                raise FrameError(
-                    f"{label}: the linear terms have a coefficient of their own for each of its "
-                    "levels, so that its variance cannot be estimated; leave out either"
-                )
-        products = (zz if of_groups else xx)[columns[:, :, None], columns[:, None, :]].sum(axis=0)
-        parts[labels] = mixed.Block(columns, of_groups, mixed.whitening(products, n))
-    blocked = {label for labels in formula.blocks for label in labels}
-    for term in (*matrix.smooths, *grouped.terms):
-        first, start = np.split(start, [len(term.penalties)])
-        if term.label in blocked:
-            continue
-        of_groups = term.label in grouped.slices
-        span = (grouped.slices if of_groups else matrix.slices)[term.label]
-        index = np.r_[span]
-        penalties = np.ones((1, len(index))) if of_groups else term.penalties / scale[span] ** 2
-        touched = penalties.sum(axis=0) > 0
-        places = index[touched][None]
-        begin = np.exp(-first / 2)
-        parts[(term.label,)] = mixed.Diagonal(places, of_groups, penalties[:, touched], begin)
-    return parts
-
-
-def _describe(
-    parts: dict[tuple[str, ...], mixed.Component], fit: mixed.Fit
-) -> tuple[dict[str, float], dict[str, pd.DataFrame], tuple[str, ...]]:
-    """Return standard deviations by label, correlations by group, and what does not vary."""
-    deviations: dict[str, float] = {}
-    correlations: dict[str, pd.DataFrame] = {}
-    singular = []
-    for labels, covariance, missing in zip(parts, fit.covariances, fit.vanished, strict=True):
-        deviation = np.sqrt(np.diag(covariance))
-        deviations |= dict(zip(labels, deviation.tolist(), strict=False))
-        names = [label[1:].partition(" | ")[0] for label in labels]
-        bar = f"({' + '.join(names)} | {labels[0].rpartition(' | ')[2]}"
-        if len(labels) > 1:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                correlation = covariance / np.outer(deviation, deviation)
-            correlations[bar] = pd.DataFrame(correlation, index=names, columns=names)
-        effects = ["intercept" if name == "1" else name for name in names]
-        for weights in missing if labels[0].startswith("(") else ():
-            what = "the intercept" if names == ["1"] else f"the effect of {names[0]}"
-            if len(names) > 1:
-                shares = zip(weights / weights[np.abs(weights).argmax()], effects, strict=True)
-                terms = (f"{share:+.3g} * {name}" for share, name in shares if abs(share) > 1e-6)
-                what = f"the combination {' '.join(terms)} of the effects"
-            singular.append(f"in {bar} {what} does not vary")
-    return deviations, correlations, tuple(singular)
 
 
 def _to_cpu(values: Any) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError, plain
-from psychlm.reading_times.formula import Floats
+from psychlm.reading_times.contrasts import Floats
 from psychlm.reading_times.model_matrix import COLLINEAR
 
 # of simulated surprisal on gaze duration, ms per bit

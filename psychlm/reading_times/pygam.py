@@ -15,7 +15,8 @@ import pandas as pd
 
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import GAMFit, Part, coefficient_tables, smooth_table
-from psychlm.reading_times.formula import Floats, Formula
+from psychlm.reading_times.contrasts import Floats, FormulaError
+from psychlm.reading_times.formula import Formula
 
 SMOOTHING = np.logspace(-3, 4, 8)  # one penalty for all terms is chosen from these
 UNPENALISED = 1e-9
@@ -37,6 +38,11 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
     """Fit the parts of a formula that pygam has; a warning says what it leaves out."""
     from pygam import LinearGAM, l, s, te
 
+    if formula.bars or formula.offsets or any(smooth.kind == "ti" for smooth in formula.smooths):
+        raise FormulaError(
+            f"{formula.text!r}: pygam has neither offset() nor ti(), and random effects in "
+            'mgcv\'s notation alone, s(subject, bs="re"), are read and left out; fit natively'
+        )
     smooths = [smooth for smooth in formula.smooths if smooth.basis != "re"]
     left_out = [smooth.label for smooth in formula.smooths if smooth.basis == "re"]
     warnings.warn(

@@ -1,8 +1,5 @@
 """The design that the models of a sweep share.
 
-Rows of a readings frame are words x people, and most predictors belong to the word. So the shared
-design has columns that are computed once per word (W, with c readings of each word) and columns
-that differ between readings of the same word (R: subjects, whether the previous word was fixated).
 With G the sums over each word's readings of all columns, the cross-products of a surprisal column z
 (one number per word) with the whole design are G'z: no reading is touched again. Sums are kept
 separately by *unit* (a text or a sentence), so that the cross-products of a fold are a difference
@@ -22,19 +19,13 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.reading_times._result import say_empty_cells
+from psychlm.reading_times.design import Regression, place
 from psychlm.reading_times.formula import Formula
 from psychlm.reading_times.model_matrix import (
     COLLINEAR,
-    Block,
-    Columns,
     Integers,
-    build_matrix,
     check_collinear,
     check_predictors,
-    group_random_effects,
-    leave_out_aliased,
-    rows_of,
 )
 from psychlm.reading_times.reml import Moments
 from psychlm.reading_times.smooths import start_smoothing
@@ -51,7 +42,6 @@ class SharedDesign:
     (U, B, G, r, p) and zy (U, G, r, m).
     """
 
-    names: tuple[str, ...]  # of the p columns
     penalties: Tensor  # (n_penalties, p + r): of the p columns and the r grouped random effects
     sums: Tensor  # (n_words, p): G, the columns summed over the readings of each word
     counts: Tensor  # (n_words,): readings of each word
@@ -77,41 +67,14 @@ def share_design(
     ``word`` and ``unit`` say of what each row is a reading; a word in two units counts as two.
     """
     check_predictors(formula, data)
-    formula = leave_out_aliased(formula, data)
-    say_empty_cells(formula.empty_cells)
-    formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
-    first_row_of_word = np.r_[0, np.flatnonzero(np.diff(word) | np.diff(unit)) + 1]
-    readings_of_word = np.diff(np.r_[first_row_of_word, len(word)])
-    word_of_row = np.repeat(np.arange(len(first_row_of_word)), readings_of_word)
-
-    # Terms whose variables are the same in all readings of a word are evaluated once per word.
-    data_of_words = data.iloc[first_row_of_word]
-    same_within_words = set()
-    for name in formula.variables:
-        values = data[name].to_numpy()
-        if np.array_equal(values[first_row_of_word][word_of_row], values):
-            same_within_words.add(name)
-    rows_of_words = rows_of(data_of_words)
-    rows_of_readings = rows_of(data)
-
-    def rows(variables: tuple[str, ...]) -> tuple[pd.DataFrame, Integers]:
-        if not same_within_words.issuperset(variables):
-            return rows_of_readings(variables)
-        distinct, index = rows_of_words(variables)
-        return distinct, index[word_of_row]
-
-    matrix = build_matrix(formula, data, rows)
-    word_terms = [t for t in matrix.terms if same_within_words.issuperset(t.variables)]
-    reading_terms = [t for t in matrix.terms if not same_within_words.issuperset(t.variables)]
-    blocks = (
-        matrix.block(reading_terms, data, None),
-        matrix.block(word_terms, data_of_words, word_of_row),
-    )
+    design, columns = place(formula, data, MANY_LEVELS)
+    matrix = design.matrix
+    grouped = design.grouped
     n_rows = len(data)
+    first_row_of_word = np.r_[0, np.flatnonzero(np.diff(word) | np.diff(unit)) + 1]
     n_words = len(first_row_of_word)
-    all_columns = np.ones(len(matrix.names), dtype=bool)
-    columns, mean, scale = Columns(blocks, n_rows).standardise(matrix.centred, all_columns)
-    of_reading, of_word = columns.blocks
+    readings_of_word = np.diff(np.r_[first_row_of_word, n_rows])
+    word_of_row = np.repeat(np.arange(n_words), readings_of_word)
     times = data[list(measures)].to_numpy(np.float64) - formula.offset(data)[:, None]
     times = times - times.mean(axis=0)
     level, effects = grouped.rows(data)
@@ -119,34 +82,21 @@ def share_design(
     for i in range(len(effect_sums)):
         np.add.at(effect_sums[i], (level, word_of_row), effects[:, i])
 
-    # The cross-products of each unit, of the terms of words from one row for each word.
+    # The cross-products of each unit, with an axis for language models.
     bounds = np.flatnonzero(np.r_[True, np.diff(unit[first_row_of_word]) != 0, True])
-    row_bounds = np.r_[first_row_of_word, n_rows][bounds]
+    rows = Regression(columns, times, np.ones(n_rows), level, effects)
     units = []
-    for (begin, end), rows_of_unit in zip(
-        pairwise(bounds), map(slice, row_bounds[:-1], row_bounds[1:]), strict=True
-    ):
-        y = times[rows_of_unit]
-        n = len(y)
-        index = word_of_row[rows_of_unit] - begin
-        x = Columns(
-            (
-                Block(of_reading.places, of_reading.values[rows_of_unit], None),
-                Block(of_word.places, of_word.values[begin:end], index),
-            ),
-            n,
-        )
-        xy = [x.sums(np.zeros(n, dtype=np.int64), 1, column)[0] for column in y.T]
-        random = level[rows_of_unit], effects[rows_of_unit]
-        zz, zx, zy = grouped.moments(*random, x, y, np.ones(n))
-        xx = x.products(np.ones(n))
-        units.append((xx[None], np.array([xy]).mT, (y**2).sum(axis=0), float(n), zz, zx[None], zy))
+    for begin, end in pairwise(np.r_[first_row_of_word, n_rows][bounds]):
+        of_unit = rows.part(slice(begin, end))
+        xx, xy, yy, n, zz, zx, zy = of_unit.products(len(grouped.levels))
+        units.append((xx[None], xy[None], yy, n, zz, zx[None], zy))
     base = Moments(*(torch.from_numpy(np.array(x)).to(device) for x in zip(*units, strict=True)))
 
     # Where the search for smoothing begins, from the covariances of the columns as they were.
+    scale = design.units
     correlation = (base.xx.sum(dim=0)[0] / n_rows).cpu().numpy()
     covariances = correlation * np.outer(scale, scale)
-    diagonals = matrix.diagonals(mean, covariances, covariances)
+    diagonals = matrix.diagonals(design.centre, covariances, covariances)
     diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), n_rows)
     check_collinear(correlation, matrix.names, matrix.free)
     of_words = (
@@ -161,7 +111,6 @@ def share_design(
         torch.from_numpy(array).to(device) for array in of_words
     )
     return SharedDesign(
-        names=matrix.names,
         penalties=penalties,
         sums=sums,
         counts=counts,
@@ -186,7 +135,7 @@ def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tupl
     base = design.base
     flat = columns.view(n_models * q, n_words)
     n_units = len(base.n)
-    p = len(design.names)
+    p = design.sums.shape[1]
     m = design.y_sums.shape[1]
 
     # The borders that q columns z add to each unit's cross-products: z'X, z' diag(c) z and z'y.

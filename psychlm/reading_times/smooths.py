@@ -23,14 +23,8 @@ from scipy.interpolate import CubicSpline
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from psychlm.frames import FrameError, format_names, refuse
-from psychlm.reading_times.formula import (
-    Contrast,
-    Floats,
-    Smooth,
-    is_number,
-    is_ordered,
-    level_name,
-)
+from psychlm.reading_times.contrasts import Contrast, Floats, is_number, is_ordered, level_name
+from psychlm.reading_times.formula import Smooth
 
 Levels = tuple[object, ...] | None  # of a factor; None for a number
 MAX_KNOTS = 2000  # of a thin plate, as in mgcv, which samples values at random; here every m-th

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +29,8 @@ from psychlm.cluster import run_pieces
 from psychlm.corpora.reading_times import places_before
 from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows, plain
-from psychlm.reading_times.formula import Floats, FormulaError, parse
+from psychlm.reading_times.contrasts import Floats, FormulaError
+from psychlm.reading_times.formula import parse
 from psychlm.reading_times.model_matrix import COLLINEAR, Integers, check_response
 from psychlm.reading_times.reml import Method, Moments, Solution, solve
 from psychlm.reading_times.shared_design import SharedDesign, extend, share_design
@@ -123,8 +123,6 @@ def delta_loglik(
     >>> bool(delta_loglik(readings, bits, "gaze_ms", "length", lags=0, folds=None)["gain"].gt(0)[0])
     True
     """
-    if lags < 0:
-        raise ValueError(f"lags is {lags}; it counts previous words whose surprisal is added")
     if client is not None and str(device) not in ("auto", "cpu"):
         raise ValueError(
             f"client= fits the models on the workers' processors, not on {str(device)!r}; leave "
@@ -173,9 +171,14 @@ def delta_loglik(
         of_row = scored.of_reading[rows]
         design = share_design(data, parsed, of_group, of_row, unit[rows], torch_dev)
         positions = scored.previous(design.words)
-        task = Sweep(design, scored.bits, positions, scored.models, of_group, method, level)
         dealt = np.random.default_rng(seed)
-        tables.append(task.run(folds, dealt, n_bootstrap, n_permutations, client))
+        swept = Sweep.begin(design, positions, of_group, method, level, folds, dealt)
+        table, gains = swept.run(scored.models, scored.bits, client)
+        if gains is not None:
+            n = design.base.n.cpu().numpy()
+            heldout = summarise(gains, n, dealt, n_bootstrap, n_permutations, level)
+            table = table.assign(**heldout, converged=table.pop("converged"))
+        tables.append(table)
     result = pd.concat(tables, ignore_index=True)
     rank = result["measure"].map({name: i for i, name in enumerate(measures)})
     return result.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
@@ -253,81 +256,119 @@ def score_words(
 
 @dataclass(frozen=True)
 class Sweep:
-    """Language models whose surprisals are added to one design."""
+    """A design and its fit, to which the surprisals of language models are added."""
 
     design: SharedDesign
-    values: Floats  # (n_models, n_table): surprisals in bits
-    positions: Integers  # (1 + lags, n_words): of each word, the word before it, ... in values
-    names: list[str]  # of the models
+    positions: Integers  # (1 + lags, n_words): of each word, the word before it, ... in surprisals
     measures: list[str]
     method: Method
     level: float  # coverage of the intervals
+    fold: Tensor | None  # (U,): of each unit
+    penalties: Tensor  # of the design's columns, the surprisals and the grouped random effects
+    baseline: Solution
+    base_heldout: Tensor  # (U, m): the baseline's held-out log-likelihoods; empty without folds
 
-    def run(
-        self,
-        k: int | None,
+    @classmethod
+    def begin(
+        cls,
+        design: SharedDesign,
+        positions: Integers,
+        measures: list[str],
+        method: Method,
+        level: float,
+        folds: int | None,
         rng: np.random.Generator,
-        n_bootstrap: int,
-        n_permutations: int,
-        client: Client | str | None,
-    ) -> pd.DataFrame:
-        """Fit the baseline, then the models in chunks; return one row per model and measure."""
-        design = self.design
-        n_units = len(self.design.base.n)
-        if k is not None and (k < 2 or n_units < 2):
+    ) -> Sweep:
+        """Fit the baseline, to all units and without each fold of them."""
+        n_units = len(design.base.n)
+        if folds is not None and (folds < 2 or n_units < 2):
             raise FrameError(
                 f"held-out gains need two folds and two units, and there are {n_units} units; "
                 "set folds=None"
             )
-        device = design.sums.device
-        m = len(self.measures)
-        q = len(self.positions)
-        everything = torch.ones_like(design.base.n)[None]
-        moments = pool(design.base, everything)
+        moments = pool(design.base, torch.ones_like(design.base.n)[None])
         check_determined(moments, design.penalties, [f"the {len(design.words)} words"])
-        baseline = solve(moments, design.penalties, design.start, method=self.method)
-        fold = torch.from_numpy(deal_folds(n_units, k, rng)).to(device) if k else None
-        base_heldout = torch.empty(0)
-        if fold is not None:
-            base_heldout, _ = heldout_logliks(
-                design, design.base, fold, design.penalties, baseline, self.method
-            )
+        baseline = solve(moments, design.penalties, design.start, method=method)
+        fold = None
+        heldout = torch.empty(0)
+        if folds is not None:
+            fold = torch.from_numpy(deal_folds(n_units, folds, rng)).to(design.sums.device)
+            penalties = design.penalties
+            heldout, _ = heldout_logliks(design, design.base, fold, penalties, baseline, method)
         # Surprisals have no penalty; the grouped random effects come last.
-        p = len(design.names)
-        none = design.penalties.new_zeros((len(design.penalties), q))
+        p = design.sums.shape[1]
+        none = design.penalties.new_zeros((len(design.penalties), len(positions)))
         penalties = torch.cat([design.penalties[:, :p], none, design.penalties[:, p:]], dim=1)
+        return cls(design, positions, measures, method, level, fold, penalties, baseline, heldout)
 
-        # Chunks of models that fit in the largest array; one thread per chunk.
-        width = p + q + design.z_sums.shape[0] * design.z_sums.shape[1]
+    def run(
+        self, names: list[str], values: Floats, client: Client | str | None
+    ) -> tuple[pd.DataFrame, Floats | None]:
+        """Return what :meth:`add` does for all models, by chunks that fit in the largest array."""
+        design = self.design
+        on_cpu = design.sums.device.type == "cpu"
+        n_effects, n_levels = design.z_sums.shape[:2]
+        q = len(self.positions)
+        dense = design.sums.shape[1] + q
         # cross-products of units, and those solved at once
-        n_sums = len(design.base.n) + m * (k or 1)
-        per_model = max(n_sums * width * (p + q), q * len(design.words))
-        largest = CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_GPU
-        size = max(1, largest // (8 * per_model))
-        starts = range(0, len(self.names), size)
-        chunks = [(self.names[i : i + size], self.values[i : i + size]) for i in starts]
-        bare = replace(self, design=design, names=[], values=self.values[:0])
-        shared = (bare, baseline, penalties, fold, base_heldout)
-        if client is None:
-            workers = torch.get_num_threads() if device.type == "cpu" else 1
+        n_folds = 1 if self.fold is None else int(self.fold.max()) + 1
+        n_sums = len(design.base.n) + len(self.measures) * n_folds
+        per_model = max(n_sums * (dense + n_effects * n_levels) * dense, q * len(design.words))
+        size = max(1, (CHUNK_BYTES if on_cpu else CHUNK_BYTES_GPU) // (8 * per_model))
+        starts = range(0, len(names), size)
+        chunks = [(names[i : i + size], values[i : i + size]) for i in starts]
+        if client is None:  # one thread for each chunk
+            workers = torch.get_num_threads() if on_cpu else 1
             with one_thread(), ThreadPoolExecutor(workers) as threads:
-                done = list(threads.map(partial(add_models, shared), chunks))
+                done = list(threads.map(self.add, chunks))
         else:
-            by_chunk = dict(run_pieces(client, add_models_alone, shared, dict(enumerate(chunks))))
+            by_chunk = dict(run_pieces(client, Sweep.add, self, dict(enumerate(chunks))))
             done = [by_chunk[i] for i in range(len(chunks))]
-        frames, gains = zip(*done, strict=True)
-        result = pd.concat(frames, ignore_index=True)
-        if fold is None:
-            return result
-        by_unit = np.concatenate(gains, axis=1)
-        n = design.base.n.cpu().numpy()
-        heldout = summarise(by_unit, n, rng, n_bootstrap, n_permutations, self.level)
-        converged = result.pop("converged")
-        return result.assign(**heldout, converged=converged)
+        table = pd.concat([frame for frame, _ in done], ignore_index=True)
+        gains = [of_chunk for _, of_chunk in done if of_chunk is not None]
+        return table, np.concatenate(gains, axis=1) if gains else None
+
+    @one_thread()
+    def add(self, models: tuple[list[str], Floats]) -> tuple[pd.DataFrame, Floats | None]:
+        """Fit some models, of which there are names and (n_models, n_table) surprisals in bits.
+
+        Returned are one row per model and measure, and their held-out gains, (n_units, n_rows), or
+        None without folds.
+        """
+        names, values = models
+        design = self.design
+        m = len(self.measures)
+        columns = np.stack([values[:, positions] for positions in self.positions], axis=1)
+        units, scale = extend(design, torch.from_numpy(columns).to(design.sums.device), names)
+        everything = pool(units, torch.ones_like(design.base.n)[None])
+        check_determined(everything, self.penalties, [f"the {len(design.words)} words"])
+        full = solve(everything, self.penalties, design.start, method=self.method)
+        gain = full.loglik - self.baseline.loglik.repeat(len(names))
+        converged = full.converged
+        gains = None
+        if self.fold is not None:
+            heldout, all_converged = heldout_logliks(
+                design, units, self.fold, self.penalties, full, self.method
+            )
+            gains = (heldout - self.base_heldout.repeat(1, len(names))).cpu().numpy()
+            converged = converged & all_converged
+        frame = pd.DataFrame(
+            {
+                "model": np.repeat(names, m),
+                "measure": self.measures * len(names),
+                "n": full.n.cpu().numpy().astype(np.int64),
+                "loglik": full.loglik.cpu().numpy(),
+                "gain": gain.cpu().numpy(),
+                **self.effects(full, scale.repeat_interleave(m, dim=0)),
+                "edf": full.edf.sum(dim=1).cpu().numpy(),
+                "converged": converged.cpu().numpy(),
+            }
+        )
+        return frame, gains
 
     def effects(self, full: Solution, scale: Tensor) -> dict[str, Floats]:
         """Return the surprisals' coefficients in ms per bit with t intervals."""
-        p = len(self.design.names)
+        p = self.design.sums.shape[1]
         variance = full.inverse.dense.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
         estimate = (full.beta[:, p:] / scale).cpu().numpy()
         error = (variance.sqrt() / scale).cpu().numpy()
@@ -340,60 +381,6 @@ class Sweep:
             columns[f"{name}_low"] = estimate[:, i] - margin[:, i]
             columns[f"{name}_high"] = estimate[:, i] + margin[:, i]
         return columns
-
-
-Shared = tuple[Sweep, Solution, Tensor, Tensor | None, Tensor]
-
-
-def add_models(
-    shared: Shared, models: tuple[list[str], Floats]
-) -> tuple[pd.DataFrame, Floats | None]:
-    """Fit some models, of which there are names and (n_models, n_table) surprisals in bits.
-
-    ``shared`` holds the sweep (without its models), the baseline, the penalties with the
-    surprisals' columns, each unit's fold (or None) and the baseline's held-out log-likelihoods.
-    Returned are one row per model and measure, and their held-out gains, (n_units, n_rows), or None
-    without folds.
-    """
-    sweep, baseline, penalties, fold, base_heldout = shared
-    names, values = models
-    device = sweep.design.sums.device
-    m = len(sweep.measures)
-    columns = np.stack([values[:, positions] for positions in sweep.positions], axis=1)
-    units, scale = extend(sweep.design, torch.from_numpy(columns).to(device), names)
-    everything = pool(units, torch.ones_like(sweep.design.base.n)[None])
-    check_determined(everything, penalties, [f"the {len(sweep.design.words)} words"])
-    full = solve(everything, penalties, sweep.design.start, method=sweep.method)
-    gain = full.loglik - baseline.loglik.repeat(len(names))
-    converged = full.converged
-    gains = None
-    if fold is not None:
-        heldout, all_converged = heldout_logliks(
-            sweep.design, units, fold, penalties, full, sweep.method
-        )
-        gains = (heldout - base_heldout.repeat(1, len(names))).cpu().numpy()
-        converged = converged & all_converged
-    frame = pd.DataFrame(
-        {
-            "model": np.repeat(names, m),
-            "measure": sweep.measures * len(names),
-            "n": full.n.cpu().numpy().astype(np.int64),
-            "loglik": full.loglik.cpu().numpy(),
-            "gain": gain.cpu().numpy(),
-            **sweep.effects(full, scale.repeat_interleave(m, dim=0)),
-            "edf": full.edf.sum(dim=1).cpu().numpy(),
-            "converged": converged.cpu().numpy(),
-        }
-    )
-    return frame, gains
-
-
-def add_models_alone(
-    shared: Shared, models: tuple[list[str], Floats]
-) -> tuple[pd.DataFrame, Floats | None]:
-    """Do :func:`add_models` on one thread: the work of a Dask worker."""
-    with one_thread():
-        return add_models(shared, models)
 
 
 def pool(units: Moments, weights: Tensor) -> Moments:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 import scipy
+from numpy.typing import NDArray
 
 from psychlm import _formatting
 from psychlm.frames import FrameError
-from psychlm.reading_times.formula import Floats, is_number, level_name
+from psychlm.reading_times.contrasts import Floats, is_number, level_name
 from psychlm.reading_times.smooths import factor_levels
 
 if TYPE_CHECKING:
@@ -462,16 +463,9 @@ def marginal_means(
     sizes = np.ones(len(labels))
     if pairs:
         mark = " / " if response and transform in RATIOS else " - "
-        of_group = [labels.index] if not by else labels.groupby(by, observed=True).indices.values()
-        compared = [(len(places), *two) for places in of_group for two in combinations(places, 2)]
-        first, second = (np.array([pair[k] for pair in compared], dtype=int) for k in (1, 2))
-        sizes = np.array([pair[0] for pair in compared], dtype=np.float64)
+        first, second, sizes, labels = _all_pairs(labels, of, by, mark)
         contrasts = contrasts[first] - contrasts[second]
         offset = offset[first] - offset[second]
-        # a level as R writes it, and a blank between those of several variables
-        names = [" ".join(map(level_name, row)) for row in labels[of].to_numpy(object)]
-        named = [names[i] + mark + names[j] for i, j in zip(first, second, strict=True)]
-        labels = labels.loc[first, by].reset_index(drop=True).assign(contrast=named)
         title = f"Differences of marginal means of {left}"
 
     # Estimates, errors, and degrees of freedom.
@@ -501,6 +495,21 @@ def marginal_means(
     elif transform != "identity":
         notes.append(f"on the {transform} scale; response=True gives that of the response")
     return Table(table, title, tuple(notes))
+
+
+def _all_pairs(
+    labels: pd.DataFrame, of: list[str], by: list[str], mark: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, pd.DataFrame]:
+    """Return the rows of the two means of each pair within ``by``, how many means there are in its
+    group, and labels of the pairs."""
+    groups = labels.groupby(by, observed=True).indices.values() if by else [labels.index]
+    pairs = [(*two, len(places)) for places in groups for two in combinations(places, 2)]
+    first, second, sizes = np.array(pairs, dtype=np.int64).reshape(-1, 3).T
+    # a level as R writes it, and a blank between those of several variables
+    names = [" ".join(map(level_name, row)) for row in labels[of].to_numpy(object)]
+    named = [names[i] + mark + names[j] for i, j in zip(first, second, strict=True)]
+    of_pairs = labels.loc[first, by].reset_index(drop=True).assign(contrast=named)
+    return first, second, sizes.astype(np.float64), of_pairs
 
 
 def _reference_grid(

@@ -16,7 +16,6 @@ from psychlm.frames import FrameError
 from psychlm.reading_times import mgcv
 from psychlm.reading_times.formula import State, parse
 from psychlm.reading_times.model_matrix import build_matrix, leave_out_aliased, rows_of
-from psychlm.reading_times.smooths import radial
 
 # R's poly() refuses missing values; here it is that of the others.
 LM = """
@@ -229,14 +228,3 @@ def test_cross_products_and_sums_equal_those_of_all_rows(terms, n_values, n, see
     np.testing.assert_allclose(columns.products(weights), products, **close)
     sums = np.eye(30)[level].T @ (dense * weights[:, None])
     np.testing.assert_allclose(columns.sums(level, 30, weights), sums, **close)
-
-
-@pytest.mark.parametrize("tail", [0.7, 1.5, 30])
-def test_radial_bases_equal_their_definition(tail, rng):
-    values = np.unique(np.r_[rng.standard_t(tail, 800), -0.0, 3.0])
-    knots = (values - values.mean()) / values.std()
-    weights = np.linalg.qr(rng.normal(size=(len(knots), 8)))[0]
-    x = np.r_[knots[::7], rng.normal(size=50), knots[0] - 5, knots[-1] + 5]
-    expected = np.abs(x[:, None] - knots) ** 3 / 12 @ weights
-    found = radial(x, knots)(weights)
-    np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
