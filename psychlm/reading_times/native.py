@@ -27,6 +27,7 @@ from psychlm.reading_times._result import (
 from psychlm.reading_times.contrasts import Contrast, Floats
 from psychlm.reading_times.design import Design, Regression, place
 from psychlm.reading_times.formula import Formula, State
+from psychlm.reading_times.kenward_roger import LARGEST, KenwardRoger
 from psychlm.reading_times.model_matrix import (
     check_collinear,
     leave_out_aliased,
@@ -47,13 +48,7 @@ from psychlm.reading_times.smooths import (
     factor_levels,
     start_smoothing,
 )
-from psychlm.reading_times.tests import (
-    DDF,
-    LARGEST,
-    KenwardRoger,
-    change_of_coding,
-    f_test,
-)
+from psychlm.reading_times.tests import DDF, change_of_coding, f_test
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
 MAX_CORRECTED = 1500  # coefficients of a model whose degrees of freedom have mgcv's correction
