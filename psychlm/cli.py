@@ -53,8 +53,13 @@ def answers_options(command: Any) -> Any:
 
 out_option = click.option("--out", type=FILE, help="A CSV, TSV or Parquet file; or the screen.")
 
-# allocators, the system, and the loader of a library that does not fit
-NO_MEMORY = "(?i)alloc(at\\w+)? ?memory|out of memory|not enough memory|failed to map segment"
+# Of allocators, the system, the loader of a library, and an import in Python 3.13 that does not fit;
+# compiled before memory is short.
+NO_MEMORY = re.compile(
+    "alloc(at\\w+)? ?memory|out of memory|not enough memory|failed to map segment"
+    "|error return without exception set",
+    re.IGNORECASE,
+)
 
 
 class PlainErrors(click.Group):
@@ -78,7 +83,7 @@ class PlainErrors(click.Group):
             expected = isinstance(error, (ValueError, OSError))
             if getattr(error, "errno", None) in FULL:
                 text += "; nothing half-written is left. Free the disk, or write to another one"
-            memory = re.search(NO_MEMORY, text)
+            memory = NO_MEMORY.search(text)
             if memory or isinstance(error, MemoryError):
                 text = f"out of memory; use fewer rows ({text or 'MemoryError'})"
                 expected = True

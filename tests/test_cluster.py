@@ -22,7 +22,7 @@ TEXTS = ["The old man the boat.", "The horse raced past the barn fell.", "A plan
 def client():
     """Return a client of a real cluster of two processes."""
     distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 1e9}
+    options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 2e9}
     made = distributed.LocalCluster(**options, dashboard_address=None)
     with made, distributed.Client(made) as opened:
         opened.wait_for_workers(2)

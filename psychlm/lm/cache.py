@@ -59,7 +59,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
 
     def _give_up(self, error: Exception) -> None:
         """Turn the cache off and warn."""
-        self._connection = None
+        self.__exit__()
         said = f"results are not cached: {self.path} cannot be used ({error}); delete it, or set "
         said += "PSYCHLM_CACHE to a folder that can be written"
         warnings.warn(said, RuntimeWarning, stacklevel=4)
