@@ -53,8 +53,8 @@ def answers_options(command: Any) -> Any:
 
 out_option = click.option("--out", type=FILE, help="A CSV, TSV or Parquet file; or the screen.")
 
-# Of allocators, the system, the loader of a library, and an import in Python 3.13 that does not fit;
-# compiled before memory is short.
+# Of allocators, the system, the loader of a library, and an import in Python 3.13; compiled before
+# memory is short.
 NO_MEMORY = re.compile(
     "alloc(at\\w+)? ?memory|out of memory|not enough memory|failed to map segment"
     "|error return without exception set",
