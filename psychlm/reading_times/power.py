@@ -128,8 +128,7 @@ def power_curve(
         n_significant = 0
         critical = scipy.stats.t.ppf((1 + level) / 2, n_texts - 1)
         for study in range(n_simulations):
-            again = n_texts > len(rows_of)
-            chosen = rng.choice(len(rows_of), n_texts, replace=again)
+            chosen = rng.choice(len(rows_of), n_texts, replace=n_texts > len(rows_of))
             rows = np.concatenate([rows_of[text] for text in chosen])
             sizes = np.array([len(rows_of[text]) for text in chosen])
             noise = rng.normal(0, np.hypot(sd_word, sd_residual / n_readers**0.5), len(rows))
@@ -146,8 +145,7 @@ def power_curve(
             ]
             difference = by_text[0] - by_text[1]
             gains[study] = difference.sum()
-            error = difference.std(ddof=1) / n_texts**0.5
-            n_significant += difference.mean() > critical * error
+            n_significant += difference.mean() > critical * difference.std(ddof=1) / n_texts**0.5
         low, high = proportion_confint(n_significant, n_simulations, 1 - level, method="wilson")
         row = {"n_readers": n_readers, "n_texts": n_texts, "gain": gains.mean()}
         row |= {"gain_sd": gains.std(ddof=1), "power": n_significant / n_simulations}

@@ -32,6 +32,7 @@ from torch import Tensor
 from psychlm.device import one_thread
 
 Method = Literal["REML", "ML"]
+MAX_ITERATIONS = 200
 MAX_STEP = 5.0  # in log lambda; this and the next three as in mgcv's newton()
 MAX_DESCENT = 2.0
 MAX_HALVINGS = 30
@@ -181,7 +182,6 @@ def solve(
     *,
     method: Method = "REML",
     tolerance: float = TOLERANCE,
-    max_iter: int = 200,
 ) -> Solution:
     """Fit B models that share their penalties.
 
@@ -198,7 +198,7 @@ def solve(
         theta = torch.cat([start.expand(len(n), len(penalties)), log_variance], dim=1)
         converged = torch.ones_like(moments.yy, dtype=torch.bool)
         if len(penalties):
-            theta, converged = minimise(moments, penalties, theta, method, tolerance, max_iter)
+            theta, converged = minimise(moments, penalties, theta, method, tolerance)
         weights = theta[:, :-1].exp() @ penalties
         inverse = Inverse.of(moments, weights)
         beta, group_beta = inverse.solve(moments.xy, moments.zy)
@@ -320,7 +320,6 @@ def minimise(
     theta: Tensor,
     method: Method,
     tolerance: float,
-    max_iter: int,
 ) -> tuple[Tensor, Tensor]:
     """Minimise the criterion as mgcv's newton() does; return theta and which models converged.
 
@@ -343,7 +342,7 @@ def minimise(
     step, definite = _newton_step(best, best.gradient.abs() > limit[:, None])
     converged = torch.zeros_like(definite)
     halvings = torch.zeros_like(best.value)
-    for _ in range(max_iter - 1):
+    for _ in range(MAX_ITERATIONS - 1):
         active = torch.nonzero(~converged).squeeze(1)
         if not len(active):
             break

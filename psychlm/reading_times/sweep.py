@@ -128,8 +128,8 @@ def delta_loglik(
             f"client= fits the models on the workers' processors, not on {str(device)!r}; leave "
             "out device or client"
         )
-    where = device if client is None else "cpu"
-    torch_dev = torch_device(where, "reading_times.delta_loglik", float64=True)
+    on = device if client is None else "cpu"
+    torch_dev = torch_device(on, "reading_times.delta_loglik", float64=True)
     seed = int(np.random.default_rng(rng).integers(2**63))
     readings = plain(readings)
     surprisals = plain(surprisals)
@@ -157,19 +157,18 @@ def delta_loglik(
 
     scored = score_words(readings, surprisals, models, lags, within)
     # Measures that are there on the same rows are one sweep.
-    groups: dict[bytes, list[int]] = {}
-    for i, name in enumerate(measures):
-        groups.setdefault(readings[name].notna().to_numpy().tobytes(), []).append(i)
+    groups: dict[bytes, list[str]] = {}
+    for name in measures:
+        groups.setdefault(readings[name].notna().to_numpy().tobytes(), []).append(name)
     order = np.lexsort((scored.of_reading, unit))
     tables = []
-    for group in groups.values():
-        parsed = of_measures[group[0]]
-        of_group = [measures[i] for i in group]
+    for of_group in groups.values():
+        parsed = of_measures[measures.index(of_group[0])]
         rows = order[readings[of_group[0]].notna().to_numpy()[order]]
         used = [x for x in dict.fromkeys((*parsed.variables, *of_group)) if x in readings]
         data = readings[used].iloc[rows]
-        of_row = scored.of_reading[rows]
-        design = share_design(data, parsed, of_group, of_row, unit[rows], torch_dev)
+        word = scored.of_reading[rows]
+        design = share_design(data, parsed, of_group, word, unit[rows], torch_dev)
         positions = scored.previous(design.words)
         dealt = np.random.default_rng(seed)
         swept = Sweep.begin(design, positions, of_group, method, level, folds, dealt)
@@ -180,8 +179,9 @@ def delta_loglik(
             table = table.assign(**heldout, converged=table.pop("converged"))
         tables.append(table)
     result = pd.concat(tables, ignore_index=True)
-    rank = result["measure"].map({name: i for i, name in enumerate(measures)})
-    return result.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
+    return result.sort_values(
+        "measure", key=lambda x: x.map(measures.index), kind="stable", ignore_index=True
+    )
 
 
 @dataclass(frozen=True)

@@ -319,10 +319,8 @@ def marginal_means(
     bias_correction : bool
         Whether to multiply means of ``log(y)`` by 1 + v/2, v the residual variance, which makes
         them means of y; without, they are medians. The variance of random effects is not in v.
-    ddf : {"Satterthwaite", "Kenward-Roger"}
-        Degrees of freedom of mixed models.
-    level : float
-        Coverage of the intervals.
+    ddf, level
+        Degrees of freedom of mixed models; the coverage of the intervals.
 
     Returns
     -------
