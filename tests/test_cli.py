@@ -114,15 +114,6 @@ def test_every_person_of_the_file_has_a_row_of_scores_one_with_blanks_too(tmp_pa
     assert [float(cell) for cell in row[1:]] == pytest.approx(expected.iloc[0].tolist())
 
 
-def test_ratings_are_fitted_and_scored_by_models_of_several_categories(tmp_path) -> None:
-    out = tmp_path / "fit.json"
-    assert run("irt", "fit", "ratings.csv", "--model", "graded", "--out", out).exit_code == 0
-    ratings, fit = pd.read_csv("ratings.csv", index_col=0), irt.IRTFit.from_json(out)
-    assert fit.loglik == pytest.approx(irt.fit(ratings, "graded").loglik, abs=1e-6)
-    theta = run("irt", "score", out, "ratings.csv").stdout.splitlines()[1].split(",")[1]
-    assert float(theta) == pytest.approx(fit.score(ratings).iloc[0]["theta"], abs=1e-9)
-
-
 def test_priors_and_item_columns_are_options(tmp_path) -> None:
     out, table = tmp_path / "fit.json", corpora.lsat6()
     names = [str(name) for name in table.columns]
@@ -206,11 +197,6 @@ def test_a_new_notebook_is_written_where_the_user_is(place, tmp_path, monkeypatc
     assert written == {str(Path(place, "notebooks/01_my_study.ipynb")), mine}
 
 
-def test_a_row_of_a_table_is_a_line_where_the_output_is_no_terminal() -> None:
-    lines = run("data", "list").output.splitlines()
-    assert len(lines) == 1 + len(data.registry())
-
-
 def test_a_prompt_of_ones_own_is_a_text_with_fields(tmp_path) -> None:
     item = {"item_id": "q1", "prompt": "The old man", "choices": ["sat.", "of of."], "answer": 0}
     (tmp_path / "items.jsonl").write_text(json.dumps(item) + "\n")
@@ -291,18 +277,3 @@ def test_items_go_in_and_graded_responses_come_out(tmp_path) -> None:
     written = pd.read_csv(out, index_col=0).loc["./gpt2"]
     best = pd.read_parquet(scores).loc["./gpt2", ["0", "1"]].idxmax(axis=1)
     assert (best == ["0", "1", "0"]).astype(float).tolist() == written.tolist()
-
-
-def test_a_model_named_by_one_word_is_the_folder_here_where_there_is_one(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    for name in ("mine", "plain", "default"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "mine" / "config.json").write_text("{}")
-    whole = {name: str(tmp_path / name) for name in ("mine", "plain")}
-    for name in ("mine", "plain"):
-        assert terminal.from_here(name, is_model=True) == whole[name]
-    assert terminal.from_here("plain/") == whole["plain"]
-    assert terminal.from_here("mine") == whole["mine"]  # of a parameter: it holds a model
-    assert terminal.from_here("plain") == "plain"  # it may be the name of something else
-    for name in ("default", "gpt2"):
-        assert terminal.from_here(name, is_model=True) == name

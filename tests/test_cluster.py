@@ -128,22 +128,6 @@ def test_what_a_cluster_cannot_do_is_refused(rng, items):
         reading.delta_loglik(*asked, client=nowhere, device="cuda")
 
 
-def test_a_worker_that_dies_while_it_receives_what_is_shared_costs_a_round(client, monkeypatch):
-    errors = [Exception("RuntimeError('ConnectionPool is closed')"), TypeError("no pickle")]
-    scatter = client.scatter
-
-    def fails_once(*given, **options):
-        if errors:
-            raise errors.pop(0)
-        return scatter(*given, **options)
-
-    monkeypatch.setattr(client, "scatter", fails_once)
-    with pytest.raises(TypeError, match="no pickle"):  # in the second round
-        list(cluster.run_pieces(client, pow, 2, {0: 3}))
-    errors.append(OSError("in <TCP (closed)>: Stream is closed"))
-    assert dict(cluster.run_pieces(client, pow, 2, {0: 3, 1: 5})) == {0: 8, 1: 32}
-
-
 def test_a_piece_that_kills_its_workers_is_said_to_be_too_large(client, monkeypatch):
     monkeypatch.setattr(client.cluster.scheduler, "allowed_failures", 0)  # of workers of one piece
     with pytest.raises(MemoryError, match="make pieces smaller"):

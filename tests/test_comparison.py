@@ -207,14 +207,6 @@ def test_groups_that_were_asked_other_items_are_on_one_scale_and_their_gaps_are_
         psychlm.compare(frame, group=group)
 
 
-def test_a_calibrated_fit_ranks_two_models():
-    bank = corpora.metabench("arc").iloc[::10]
-    fit = irt.fit(bank, "2PL", standard_errors=False)
-    ranking = psychlm.compare(bank.iloc[:3], method="irt", model=fit)
-    scored = fit.score(bank.iloc[:3])
-    assert np.allclose(ranking.models["score"].reindex(scored.index), scored["theta"])
-
-
 def test_the_command_compares_two_files_and_ranks_one(tmp_path):
     a, b, cluster = scores(4)
     table = pd.DataFrame({"text_id": cluster, "word_id": range(len(a)), "surprisal_bits": a})

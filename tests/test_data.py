@@ -253,17 +253,6 @@ def test_published_tables_name_their_source(raw: Path) -> None:
         data.published("paper.table9")
 
 
-def test_the_command_lists_verifies_and_finds(raw: Path) -> None:
-    file = put(raw)
-    listing = command.run("data", "list").output
-    assert "verified" in listing and "can be fetched" in listing
-    assert command.run("data", "where", "toy/answers").output.strip() == str(file)
-    assert command.run("data", "verify").exit_code == 0
-    file.write_bytes(b"spoilt")
-    for words in ("verify", "where toy/answers", "pull toy/shelf"):
-        assert "psychlm: " in command.refused("data", *words.split())
-
-
 def test_every_file_of_the_share_is_the_registered_one() -> None:
     shared("data")
     states, notes = list(data.state()), data.registry()["note"]

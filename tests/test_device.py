@@ -10,7 +10,7 @@ import torch
 from conftest import ROOT, shared
 from gpu_machine import python_path
 
-from psychlm.device import one_thread, seeded, torch_device
+from psychlm.device import torch_device
 
 
 @pytest.mark.slow
@@ -53,26 +53,3 @@ def test_what_needs_float64_leaves_an_mps_gpu(monkeypatch) -> None:
     assert torch_device("mps").type == "mps"
     with pytest.warns(RuntimeWarning, match="no float64: this part is computed on the CPU"):
         assert torch_device("mps", float64=True).type == "cpu"
-
-
-def test_seeded_draws_are_the_generators_own_and_leave_it_as_it_was() -> None:
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    torch.manual_seed(3)
-    with seeded(5):
-        inside = torch.rand(2)
-    assert torch.equal(inside, torch.rand(2, generator=torch.Generator().manual_seed(5)))
-    assert torch.equal(torch.rand(2), expected)
-
-
-def test_one_thread_ends_with_the_last_that_leaves_and_gives_back_the_threads() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    first, second = one_thread(), one_thread()
-    with first:
-        assert torch.get_num_threads() == 1
-        second.__enter__()
-    assert torch.get_num_threads() == 1
-    second.__exit__(None, None, None)
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)

@@ -68,28 +68,6 @@ def test_every_block_of_a_page_runs_in_order(page, pages_cache, tmp_path, monkey
     assert names
 
 
-@pytest.mark.needs_share
-def test_the_r_code_of_the_guide_gives_the_same_numbers(tmp_path, monkeypatch):
-    """Reference: R's lme4, by the code on the page, from the file that the page writes."""
-    if shutil.which("Rscript") is None:
-        absent("Rscript")
-    page = ROOT / "docs" / "your_reading_experiment.md"
-    text = page.read_text(encoding="utf-8")
-    before, code = re.split(r"^```r\n", text.partition("## A file of your own")[0], flags=re.M)
-    copy_files(page, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for block in BLOCK.findall(before):
-        exec(block, names)
-    code = code.partition("```")[0] + "cat('\\n', format(c(fixef(fit), logLik(fit)), digits = 10))"
-    done = subprocess.run(["Rscript", "-e", code], capture_output=True, text=True)
-    if "no package called" in done.stderr:
-        absent("R's lme4")
-    theirs = [float(number) for number in done.stdout.splitlines()[-1].split()]
-    ours = [*names["fit"].coefficients["estimate"], names["fit"].loglik]
-    assert sorted(ours) == pytest.approx(sorted(theirs), abs=1e-4)
-
-
 COMMANDS = [
     pytest.param(
         page,

@@ -153,13 +153,12 @@ FUNCTIONS: dict[str, tuple[str, Callable]] = {
 def change(frame: pd.DataFrame, how: str, seed: int) -> pd.DataFrame:
     """Return a frame with another index, or its columns in another order."""
     rng, n = np.random.default_rng(seed), len(frame)
-    if how == "labels":
-        return frame.set_axis(rng.permutation(frame.index.to_numpy()))
+    if how == "labels, columns":
+        columns = list(rng.permutation(frame.columns))
+        return frame.set_axis(rng.permutation(frame.index.to_numpy()))[columns]
     if how == "repeats":
         return frame.set_axis(frame.index[np.arange(n) % max(1, n // 3)])
-    if how == "two levels":
-        return frame.set_axis(pd.MultiIndex.from_arrays([["a"] * n, rng.permutation(n)]))
-    return frame[list(rng.permutation(frame.columns))]
+    return frame.set_axis(pd.MultiIndex.from_arrays([["a"] * n, rng.permutation(n)]))
 
 
 def comparable(result: object) -> pd.DataFrame:
@@ -176,7 +175,7 @@ def unchanged(name: str) -> pd.DataFrame:
     return comparable(function(*((read() | answered())[kind] for kind in kinds.split())))
 
 
-@pytest.mark.parametrize("how", ["labels", "repeats", "two levels", "columns"])
+@pytest.mark.parametrize("how", ["labels, columns", "repeats", "two levels"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @settings(max_examples=1)
 @given(seed=st.integers(0, 2**32 - 1))

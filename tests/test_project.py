@@ -1,12 +1,10 @@
-"""The project's own files agree with each other, and its installation copes with what is not here.
+"""The project's own files agree with each other, and the installer gets the settings of pip.
 
 Reference: pyproject.toml."""
 
 import ast
 import os
 import re
-import runpy
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -115,21 +113,6 @@ def test_the_hooks_of_pre_commit_would_change_nothing(hook: str) -> None:
     output_of(str(program), *options, *files)
 
 
-def test_a_release_sets_the_version_and_dates_the_changelog(tmp_path):
-    for name in ("psychlm/__init__.py", "CITATION.cff", "CHANGELOG.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    prepare = runpy.run_path(str(ROOT / ".ci" / "release.py"))["prepare"]
-    prepare(tmp_path, "7.8.9")
-    assert '__version__ = "7.8.9"' in (tmp_path / "psychlm" / "__init__.py").read_text()
-    citation = yaml.safe_load((tmp_path / "CITATION.cff").read_text())
-    assert citation["version"] == "7.8.9"
-    heading = f"## Unreleased\n\n## 7.8.9 - {citation['date-released']}\n"  # as in the first one
-    assert heading in (tmp_path / "CHANGELOG.md").read_text()
-    with pytest.raises(SystemExit, match="nothing under '## Unreleased'"):
-        prepare(tmp_path, "7.9.0")
-
-
 def table_of_files(page: str, files: int, licence: int) -> list[tuple[list[str], str]]:
     """Return from each row of a page's table the patterns of files and the licence."""
     lines = (ROOT / "data" / page).read_text().splitlines()
@@ -155,59 +138,6 @@ def test_every_committed_data_file_has_one_row_with_its_licence_and_no_row_lacks
     free = ("MIT", "numbers made", "licence", "---", "public domain")
     for pattern, licence in licences.items():
         assert licence.startswith(free) or explained.get(pattern) == licence, pattern
-
-
-# the installation, with scripts in place of its programs
-
-
-def install(folder: Path, extras: str, **programs: str) -> tuple[subprocess.CompletedProcess, list]:
-    """Install with scripts in place of pip and other programs; return the result and the calls."""
-    pip = f'"-m pip") shift 2; exec {folder}/pip "$@"'
-    programs["python"] = f'case "$1 $2" in {pip};; *) exec {sys.executable} "$@";; esac'
-    for program, body in programs.items():
-        script = folder / program
-        script.write_text(f'#!/bin/bash\necho "{program} $*" >> {folder}/calls\n{body}\n')
-        script.chmod(0o755)
-    environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    command = ["bash", ".ci/install_python", str(folder / "python"), "torch", extras]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
-    return done, (folder / "calls").read_text().splitlines()
-
-
-BUILDS = """
-case "$*" in
-  *,r]*) echo "Failed to build rpy2-rinterface"; echo "ld: cannot find -lblas: no file"; exit 1;;
-  *models*) echo "Built rpy2"; echo "Failed to build gguf"
-    echo "fatal error: Python.h: No such file"; exit 1;;
-esac
-"""
-
-
-@pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_a_part_that_does_not_build_is_named_with_the_missing_file_and_left_out(
-    installer, tmp_path
-):
-    programs = {"uv": "exit 1", "pip": BUILDS} if installer == "pip" else {"uv": BUILDS}
-    done, calls = install(tmp_path, "test,models,encoder,r", Rscript="", **programs)
-    assert done.returncode == 0, done.stderr
-    assert "rpy2 is left out: cannot find -lblas (apt-get install libblas-dev" in done.stdout
-    assert "gguf is left out: fatal error: Python.h" in done.stdout
-    tried = [call.split()[-1] for call in calls if call.startswith(installer) and " -e " in call]
-    extras = ["test,models,encoder,r", "test,models,encoder", "test,encoder"]
-    assert tried == [f".[{some}]" for some in extras]
-
-
-def test_an_error_that_no_optional_part_causes_is_tried_with_pip_and_stops_there(tmp_path) -> None:
-    # a log may name optional parts and yet tell of the network
-    programs = {
-        "uv": '[ "$1" = --version ] || { echo "Building rpy2"; echo "dns error"; exit 1; }',
-        "pip": "echo 'collecting rpy2: CERTIFICATE_VERIFY_FAILED; no network'; exit 1",
-    }
-    done, calls = install(tmp_path, "test,models,r", **programs)
-    assert done.returncode == 1 and "no network" in done.stderr
-    assert "uv could not install (dns error); pip tries" in done.stdout
-    assert "left out" not in done.stdout
-    assert sum(call.startswith("pip") for call in calls) == 1
 
 
 def test_uv_gets_what_pip_is_configured_with(tmp_path, monkeypatch) -> None:

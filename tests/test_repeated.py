@@ -98,7 +98,7 @@ def repeated_answers(rng, n_models, n_items, n_repeats, interaction=1.0) -> Repe
 def test_models_of_equal_ability_are_told_apart_at_the_nominal_rate(n_repeats: int) -> None:
     """The exact test of single answers keeps below .05, as McNemar's does."""
     rng, rates = np.random.default_rng(n_repeats), []
-    for _ in range(25):  # other items each time, 120 pairs of models
+    for _ in range(15):  # other items each time, 120 pairs of models
         ranking = psychlm.compare(repeated_answers(rng, 16, 400, n_repeats))
         rates.append((ranking.pairs["p"] < 0.05).mean())
     error = np.std(rates) / len(rates) ** 0.5

@@ -3,8 +3,6 @@
 import html
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import IPython
@@ -96,20 +94,6 @@ def test_a_run_outside_the_runner_does_not_replace_the_published_report(folder, 
     report.verdict(**VERDICT)
     assert (folder / "99_toy.json").read_text() == "the published report"
     assert read(folder / "interactive")["status"] == "complete"
-
-
-def test_mgcv_is_stamped_only_if_it_ran() -> None:
-    pytest.importorskip("rpy2")
-    code = """
-from psychlm import report
-print(*report.r_versions(), end="; ")
-from psychlm.reading_times import mgcv
-with mgcv.in_r() as robjects:
-    robjects.r('loadNamespace("mgcv")')
-print(*report.r_versions())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "; rpy2 R mgcv\n", done.stderr
 
 
 @pytest.mark.parametrize("location", ["center", "left"])

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -84,14 +83,6 @@ def test_the_wheel_is_small_and_says_what_it_is(wheel: Path) -> None:
     assert metadata["Version"] == psychlm.__version__ == citation["version"]
     heading = f"## {citation['version']} - {citation['date-released']}"
     assert heading in (ROOT / "CHANGELOG.md").read_text()
-
-
-@pytest.mark.slow
-def test_the_readmes_example_runs_outside_a_clone(outside, packages: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    example = re.search(r"```python\n(from psychlm.*?)```", text, re.DOTALL)[1]  # type: ignore[index]
-    code = "import psychlm; print(psychlm.__file__)\n" + example
-    assert outside("python", "-c", code).startswith(str(packages))
 
 
 @pytest.mark.slow

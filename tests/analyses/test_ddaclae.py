@@ -8,7 +8,6 @@ from scipy.special import expit
 
 from analyses import lalor2020_ddaclae as curricula
 from psychlm import crowds
-from psychlm.frames import FrameError
 
 B = pd.Series([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
 ANSWERS = pd.Series([0, 1, 0, 1, 0, 1, 0, 1])
@@ -74,21 +73,6 @@ def test_competence_grows_as_platanios_et_al_say(form):
         for examples in curriculum.epoch_callback(t + 1, never_asked(2)).examples:
             assert examples.sum() == np.ceil(round(share * n, 9))
             assert examples[-examples.sum() :].all()  # the easiest stand last here
-
-
-def test_difficulties_are_matched_to_examples_by_name_and_missing_ones_are_named():
-    names = list("abcdefgh")
-    answers, b = ANSWERS.set_axis(names), B.set_axis(names)
-    shuffled = curricula.DDaCLAE(b.sample(frac=1, random_state=1), answers)
-    assert shuffled.b.tolist() == B.tolist()
-    some = b[:6].replace(-0.5, np.nan)
-    message = r"3 of 8 examples \['c', 'g', 'h'\] have no difficulty.*leave them out"
-    with pytest.raises(FrameError, match=message):
-        curricula.DDaCLAE(some, answers)
-    with pytest.raises(FrameError, match=message):
-        curricula.CompetenceBased(some, answers, form="linear", full_at=3)
-    with pytest.raises(FrameError, match="an infinite one"):
-        curricula.DDaCLAE(b.replace(-2.0, -np.inf), answers)
 
 
 def test_curricula_trained_together_give_what_each_gives_alone_by_their_own_abilities(rng):

@@ -18,17 +18,6 @@ def test_the_share_of_the_responses_given_decides_at_the_papers_thresholds():
     assert laverghetta2021.screen(responses).iloc[0] == "review"
 
 
-def test_models_that_prefer_a_label_agree_less_within_labels(rng):
-    people = pd.Series([0.9, 0.8, 0.85, 0.3, 0.2, 0.25], index=list("abcdef"))
-    label = pd.Series([0, 0, 0, 1, 1, 1], index=people.index)
-    right = rng.random((400, 6)) < np.where(label == 0, 0.9, 0.1)
-    models = pd.DataFrame(right, columns=people.index)
-    one_group = pd.Series("all", models.index)
-    table = laverghetta2021.agreement_by_group(people, models.astype(float), one_group, label)
-    assert table.loc["all", "rho"] > 0.7
-    assert abs(table.loc["all", "rho_within_label"]) < table.loc["all", "rho"]
-
-
 def test_of_the_printed_bands_of_p_one_cannot_be_that_of_its_correlation() -> None:
     study = corpora.laverghetta2021()
     n_items = {code: len(study.category_items(code)) for code in corpora.LAVERGHETTA_CATEGORIES}

@@ -49,14 +49,3 @@ def test_word_surprisals_are_sums_over_tokens_and_begin_anew_with_a_sentence() -
     np.testing.assert_allclose(scored["surprisal_bits"], expected * 2)
     assert scored["n_tokens"].tolist() == [1, 2, 1, 2]
     assert scored["n_unknown"].tolist() == [0, unknown[2], 0, unknown[2]]
-
-
-def test_what_cannot_be_trained_on_is_refused() -> None:
-    with pytest.raises(ValueError, match="<s> or </s>"):
-        ngram.train([["<s>", "a"]], 2)
-    with pytest.raises(ValueError, match="order is 0"):
-        ngram.train([["a"]], 0)
-    with pytest.raises(ValueError, match="no sentence"):
-        ngram.train([["a"]], 2).perplexity([])
-    with pytest.raises(ValueError, match="no sentence"):
-        ngram.train([], 2)

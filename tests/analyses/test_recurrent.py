@@ -55,13 +55,6 @@ def test_surprisals_are_those_of_one_plain_forward_pass(kind: str) -> None:
     np.testing.assert_allclose(scored["surprisal_bits"], [*expected, *expected[:2]], rtol=1e-5)
 
 
-def test_an_lstm_reads_on_from_part_to_part_of_a_long_text() -> None:
-    text = np.random.default_rng(1).choice(VOCABULARY.words[2:], 5000)
-    model = untrained("lstm")
-    scored = model.surprisal(words_of({"a": " ".join(text)}))["surprisal_bits"]
-    np.testing.assert_allclose(scored, plain_bits(model, text), rtol=1e-4)
-
-
 @pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 11, 40])
 def test_every_word_is_new_in_one_window_with_half_a_window_before_it(length: int) -> None:
     model = untrained("transformer")

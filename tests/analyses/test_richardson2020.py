@@ -1,6 +1,5 @@
 """Partial-input baselines and inoculation. References: planted artefacts, scores by hand."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -197,24 +196,3 @@ def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and
     within = table.var() / (n_clusters * n_seeds)
     width = (gain["high"] - gain["low"]) / (2 * 1.96)
     assert (clusters + seeds) ** 0.5 * 0.85 < width < (clusters + seeds + 2 * within) ** 0.5 * 1.1
-
-
-def test_a_probe_in_the_authors_layout_is_read_with_concepts_hops_and_votes(tmp_path):
-    """Two records written for this test in the two forms of the release: labels as text or number,
-    with and without votes."""
-    texts = ["a kind of boat", "a kind of tree"]
-    records = []
-    for number, as_label in enumerate((str, int)):
-        choices = [{"label": as_label(k), "text": text} for k, text in enumerate(texts)]
-        notes = {"gold_synset": "ketch.n.01", "hops": number}
-        notes |= {"distractor_type": "sister"} if number else {"turk_vote": "0"}
-        question = {"stem": "what is a ketch?", "choices": choices}
-        record = {"question": question, "answerKey": as_label(0), "notes": notes, "id": number}
-        records.append(json.dumps(record))
-    file = tmp_path / "probe.jsonl"
-    file.write_text("\n".join(records))
-    read = richardson2020.released("hypernymy", file)
-    assert read["choices"].tolist() == [texts, texts] and read["answer"].tolist() == [0, 0]
-    assert read["cluster"].tolist() == ["ketch.n.01"] * 2 and read["hops"].tolist() == [0, 1]
-    assert read["distractor_set"].tolist() == ["other senses", "sister"]
-    assert read["vote"].isna().tolist() == [False, True] and read["vote"][0] == 0

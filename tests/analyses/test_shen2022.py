@@ -13,7 +13,6 @@ from sklearn.calibration import calibration_curve
 
 from analyses import shen2022
 from psychlm import lm, simulate
-from psychlm.frames import FrameError
 from psychlm.probes import confusion
 
 FAST = {"n_boot": 4}  # where the interval is not looked at
@@ -135,34 +134,6 @@ def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
     assert found.noise_sd == pytest.approx(1.2, abs=0.06)
     assert found.shares.sum() == pytest.approx(1)
     assert found.shares["length_chars"] > found.shares["log_frequency"]
-
-
-def test_presentations_that_tell_nothing_are_refused(rng):
-    items = bank_of(20)
-    answered = presented(items, simulate.random_responder, rng=rng)
-    (probe, scores), _, _ = answered
-    added = confusion.perturb(items, "more-choices")
-    added = added, confusion.in_source_order(simulate.random_responder(added, rng=rng), added)
-    still = [confusion.perturb(items, "wrong-question", seed=seed) for seed in (0, 1)]
-    # choices of one letter have one length
-    short = items.assign(choices=[[f"{i:02d}a", f"{i:02d}b", f"{i:02d}c"] for i in range(20)])
-    for presentations, message in (
-        (answered[:1], "one presentation cannot tell"),
-        ([answered[0], added], "differ in their items or choices"),
-        ([answered[0], (probe, scores.iloc[1:])], "have no scores"),
-        ([(probe, scores) for probe in still], "does not read the question"),
-        (presented(short, simulate.random_responder, rng=rng), "'length_chars'.* do not vary"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            shen2022.bias_decomposition(presentations)
-    for frames, message in (((scores, scores.iloc[::-1]), "in_source_order"), ((), "one present")):
-        with pytest.raises(FrameError, match=message):
-            confusion.prior_bias(*frames, rng=rng)
-    for after, message in ((scores.iloc[::-1], "another order"), (scores, "no more choices after")):
-        with pytest.raises(FrameError, match=message):
-            confusion.choice_paralysis(scores, {1: after}, first(scores), rng=rng)
-    with pytest.raises(FrameError, match="one length"):
-        simulate.length_biased_responder(items.assign(choices=[["aa", "bb", "cc"]] * 20), rng=rng)
 
 
 def more(items, responder, n_extra, **options):

@@ -9,7 +9,6 @@ from scipy import stats as scipy_stats
 
 from analyses import lalor2020_soft_labels as sl
 from psychlm import corpora, crowds, data
-from psychlm.corpora import item_banks
 
 NLI = ["entailment", "contradiction", "neutral"]
 
@@ -108,19 +107,3 @@ def test_tables_4_1_and_4_2_come_out_of_the_released_responses():
     printed = data.published("lalor2020.table4_2").set_index("phrase_id").drop(columns="source")
     ours = sl.soft_labels(degrees).loc[printed.index].to_numpy()
     assert ours == pytest.approx(printed.to_numpy(), abs=5e-4)
-
-
-def test_pairs_of_one_premise_are_in_one_part_and_the_soft_part_has_the_annotators_counts(rng):
-    n = 300
-    votes = rng.multinomial(5, [0.6, 0.2, 0.2], size=n)
-    items = pd.DataFrame(votes, columns=item_banks.NLI_LABELS)
-    items = items.assign(item_id=range(n), row=range(n), part="dev", answer=votes.argmax(axis=1))
-    items["premise"] = [f"premise {i // 3}" for i in range(n)]
-    features = crowds.encode_images(rng.normal(size=(n, 4)))
-    task = sl.annotated_nli(items, features, "encoder", rng, n_train=60, n_soft=30)
-    premises = {p: set(task.items["premise"].iloc[task.rows[p]]) for p in sl.SOFT_PARTS}
-    shared = [a & b for a in premises.values() for b in premises.values() if a is not b]
-    assert max(map(len, shared)) <= 1  # the premise that lies across the end of a part
-    soft = task.items[item_banks.NLI_LABELS].iloc[task.rows["soft"]]
-    assert (soft.to_numpy() == task.counts.to_numpy()).all()
-    assert task.items["item_id"].sort_values().tolist() == list(range(n))

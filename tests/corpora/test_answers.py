@@ -3,7 +3,6 @@ published layouts of evaluation logs, and the same answers written in every layo
 
 import json
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -46,56 +45,6 @@ def inspect_run(model: str, grades: dict[int, float]) -> tuple[dict, list[dict]]
     samples = [{"id": number, "epoch": 1, "scores": mark} for number, mark in marks.items()]
     failed = {"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}}
     return header, [*samples, failed]
-
-
-def inspect_archive(folder: Path, model: str, grades: dict[int, float]) -> None:
-    header, samples = inspect_run(model, grades)
-    with zipfile.ZipFile(folder / f"{model[-5:]}.eval", "w") as archive:
-        archive.writestr("header.json", json.dumps(header))
-        archive.writestr("summaries.json", "[]")
-        for sample in samples:
-            archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
-
-
-def inspect_json(folder: Path, model: str, grades: dict[int, float]) -> None:
-    header, samples = inspect_run(model, grades)
-    write_lines(folder / f"{model[-5:]}.json", [header | {"samples": samples}])
-
-
-def every_eval_ever(folder: Path, model: str, grades: dict[int, float]) -> None:
-    about = {"schema_version": "1.0", "evaluation_name": "q", "model_id": model}
-    about["evaluation_id"] = f"q/{model}/1"
-    scores = {number: {"score": one, "is_correct": bool(one)} for number, one in grades.items()}
-    rows = [about | {"sample_id": str(n), "evaluation": score} for n, score in scores.items()]
-    write_lines(folder / f"{model[-5:]}.jsonl", rows)
-
-
-def helm(folder: Path, model: str, grades: dict[int, float]) -> None:
-    spec = {"name": f"q,model={model.replace('/', '_')}", "adapter_spec": {"model": model}}
-    write_lines(folder / model[-5:] / "run_spec.json", [spec])
-    stat = {"name": {"name": "exact_match", "split": "test"}, "count": 1}
-    rows = [{"instance_id": str(n), "stats": [stat | {"mean": one}]} for n, one in grades.items()]
-    rows.append(rows[0] | {"perturbation": {"name": "typos"}, "stats": [stat]})
-    rows = [row | {"train_trial_index": 0} for row in rows]
-    (folder / model[-5:] / "per_instance_stats.json").write_text(json.dumps(rows))
-
-
-@pytest.mark.parametrize(
-    ("write", "program"),
-    [
-        (harness, "lm-evaluation-harness"),
-        (inspect_archive, "Inspect"),
-        (inspect_json, "Inspect"),
-        (every_eval_ever, "every eval ever"),
-        (helm, "HELM"),
-    ],
-)
-def test_logs_of_evaluation_programs_are_recognised(write, program, tmp_path):
-    for model, grades in GRADES.set_axis([1, 2], axis=1).iterrows():
-        write(tmp_path, model, grades.to_dict())
-    read = corpora.read_responses(tmp_path)
-    pd.testing.assert_frame_equal(read.loc[GRADES.index, GRADES.columns], GRADES, check_names=False)
-    assert read.attrs["recognised"].startswith(f"logs of {program}: 2 persons, 2 items (0/1)")
 
 
 def test_runs_of_a_model_are_repeats_or_one_is_taken_and_other_documents_are_other_items(tmp_path):
@@ -142,22 +91,6 @@ def test_the_latest_run_is_that_of_the_latest_time_whatever_the_clock_says(tmp_p
         header["eval"]["created"], samples[0]["scores"]["match"]["value"] = time, grade
         write_lines(tmp_path / f"{i}.json", [header | {"samples": samples}])
     assert corpora.read_responses(tmp_path, repeat="latest").to_numpy().tolist() == [[1.0]]
-
-
-@pytest.mark.parametrize(
-    "names", [("model_id", "sample_id", "is_correct"), ("Student", "Item", "score")]
-)
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_long_tables_are_recognised_by_their_header(names, suffix, tmp_path):
-    table = GRADES.stack().reset_index().set_axis(names, axis=1)
-    table["country"] = np.where(table[names[0]] == "second", "DE", "US")
-    table["seconds"] = range(len(table))
-    file = tmp_path / f"long{suffix}"
-    table.to_csv(file, index=False) if suffix == ".csv" else table.to_parquet(file)
-    answers = corpora.read_answers(file)
-    assert answers.responses.loc[GRADES.index].to_numpy().tolist() == GRADES.to_numpy().tolist()
-    assert answers.groups["country"].to_dict() == {"org/first": "US", "second": "DE"}
-    assert "columns not used: seconds" in answers.recognised
 
 
 def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():

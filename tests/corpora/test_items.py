@@ -1,6 +1,5 @@
 """Item banks as frames. References: counts printed in the datasets' papers; hand-made files."""
 
-import bz2
 import json
 import random
 import zipfile
@@ -158,16 +157,6 @@ def test_what_is_written_in_arcs_layout_is_read_again(tmp_path) -> None:
     assert again["cluster"][0] == "dog.n.01" and pd.isna(again["cluster"][1])
 
 
-def test_sciq_is_shuffled_the_same_way_every_time_and_keeps_its_answers(read) -> None:
-    rows = [SCIQ | {"question": f"Q{i}"} for i in range(200)] + [SCIQ | {"distractor2": "right "}]
-    items = read(*rows)
-    pd.testing.assert_frame_equal(items, read(*rows))
-    pairs = zip(items["choices"], items["answer"], strict=True)
-    assert {choices[answer] for choices, answer in pairs} == {"right"}
-    assert set(items["answer"]) == {0, 1, 2, 3}
-    assert items.attrs["left_out"] == {"duplicate choices": 1}
-
-
 def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(read, tmp_path) -> None:
     labels = tmp_path / "items-labels.lst"
     labels.write_text("3\n1\n")
@@ -180,40 +169,6 @@ def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(read, tmp
     items = read(ABDUCTIVE)
     assert items["choices"][0] == ["h. She fell.", "i. She fell."]
     assert items["answer"].tolist() == [1]
-
-
-def test_hellaswag_is_read_from_blocks_of_lines_as_from_its_release(read, tmp_path) -> None:
-    packed = tmp_path / "hellaswag.txt.bz2"
-    packed.write_bytes(bz2.compress(b"Roof: he\n3\na\nb\nc\nd"))
-    columns = ["prompt", "choices", "answer", "template"]
-    pd.testing.assert_frame_equal(banks.read_items(packed)[columns], read(SWAG)[columns])
-    packed.write_bytes(bz2.compress(b"Roof: he\n3\na\nb\nc"))
-    with pytest.raises(DataError, match="blocks of six lines"):
-        banks.read_items(packed)
-
-
-def test_sentiment_labels_outside_the_scale_are_refused(tmp_path) -> None:
-    file = tmp_path / "reviews.txt"
-    file.write_text("0 bad .\n4 great .\n")
-    assert banks.sentiment(file)["choices"][0][4] == "very positive"
-    file.write_text("0 bad .\n\nnone at all\n")
-    with pytest.raises(DataError, match="line 2 of .* does not give a label"):
-        banks.sentiment(file)
-
-
-def test_the_diagnostic_of_gluebenchmark_has_three_labels(tmp_path) -> None:
-    groups = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge"
-    rows = [
-        f"{groups}\tDomain\tPremise\tHypothesis\tLabel",
-        '\t\tNegation\t\tArtificial\tThe "cat" sat.\tThe cat did not sit.\tcontradiction',
-        "Factivity\t\tNegation;Conditionals\t\tNews\tC\tD\tentailment",
-    ]
-    file = tmp_path / "diagnostic-full.tsv"
-    file.write_text("\n".join(rows) + "\n")
-    items = banks.glue_diagnostic(file)
-    assert items["prompt"][0] == 'The "cat" sat.'
-    assert items["answer"].tolist() == [2, 0]
-    assert items["categories"][1] == ["Factivity", "Negation", "Conditionals"]
 
 
 @pytest.mark.parametrize(

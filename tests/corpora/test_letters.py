@@ -5,7 +5,7 @@ from unicodedata import normalize
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psychlm import frames, lm
@@ -47,6 +47,7 @@ def words_of_one_script(draw):
     return words, [len(made) for made, _ in drawn], [end for _, end in drawn]
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(words_of_one_script())
 def test_a_mark_belongs_to_its_letter_however_the_text_is_stored(drawn):
     bare, n_letters, ends = drawn

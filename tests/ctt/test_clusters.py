@@ -83,13 +83,6 @@ def test_agreement_is_the_correlation_of_same_cluster_indicators_over_common_pai
     assert (common.r, common.n_items, common.n_pairs) == (pytest.approx(1), 4, 6)
 
 
-@pytest.mark.parametrize(("labels", "kind"), [([1, 1, 1], "in one"), ([1, 2, 3], "of its own")])
-def test_agreement_with_a_trivial_clustering_is_nan_with_a_reason(labels, kind):
-    agreement = ctt.cluster_agreement(pd.Series([1, 1, 2]), pd.Series(labels))
-    assert np.isnan(agreement.r)
-    assert "second" in agreement.reason and kind in agreement.reason
-
-
 def test_permutation_p_of_agreement_equals_all_permutations(rng):
     a, b = pd.Series([1, 1, 1, 2, 2, 3]), pd.Series([1, 1, 2, 2, 2, 3])
     observed = ctt.cluster_agreement(a, b, n_permutations=20_000, rng=rng)

@@ -226,23 +226,6 @@ def test_what_does_not_fit_the_bank_is_named(bank, people, options, message):
         irt.adaptive_test(bank, **{"ask": people[1]} | options)
 
 
-def test_arguments_that_make_no_test_are_refused():
-    bank = pd.DataFrame({"a": 1.0, "b": [-1.0, 0.0, 1.0]}, list("xyz"))
-    wrong = {
-        "rule 'fisher' is not one of": {"rule": "fisher"},
-        "n_items=0": {"n_items": 0},
-        "stop_se=nan": {"stop_se": np.nan},
-    }
-    for message, options in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            irt.adaptive_test(bank, lambda item: 1.0, **options)
-    with pytest.raises(ValueError, match="CutScore"):
-        irt.CutScore(np.nan)
-    # Answers are kept by names as text: item 1 would have got the answer of item "1".
-    with pytest.raises(FrameError, match=r"\['1'\] have the name of another as text"):
-        irt.adaptive_test(bank.set_axis([1, "1", 2]), lambda item: 1.0)
-
-
 def test_items_of_a_table_have_as_many_categories_as_steps():
     bank = pd.DataFrame({"a": 1.0, "b1": [-1.0, 0.0], "b2": [0.5, np.nan]}, list("xy"))
     with pytest.raises(FrameError, match=r"answered 2 to item 'y', which is none of \[0, 1\]"):

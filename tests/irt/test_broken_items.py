@@ -57,27 +57,6 @@ def test_every_planted_fault_is_found_under_its_name():
     assert rows.loc[("two_right_answers", two), "effect"] == pytest.approx(0.5, abs=0.06)
 
 
-def test_a_planted_fault_leaves_missing_responses_missing_and_takes_members_by_name(rng):
-    answers = simulate.responses(rng.normal(size=300), simulate.items(3, rng), rng, missing=0.3)
-    item, like, _ = answers.columns
-    members = pd.Series(np.arange(300) < 100, answers.index)
-    options = {"like": like, "members": members.sample(frac=1, random_state=0)}
-    for fault in FAULTS:
-        planted = simulate.plant_fault(answers, item, fault, rng, **options)[item]
-        assert planted[answers[item].isna()].isna().all()
-        if fault == "drift":
-            changed = planted.fillna(2) != answers[item].fillna(2)
-            assert changed[members].any() and not changed[~members].any()
-        if fault in ("drift", "near_duplicate"):
-            with pytest.raises(ValueError, match="takes an item like=, and 'drift' members="):
-                simulate.plant_fault(answers, item, fault, rng)
-    for wrong, message in (({"theta": [np.nan]}, "have no ability"), ({"missing": 2}, "missing=2")):
-        with pytest.raises(ValueError, match=message):
-            simulate.responses(
-                **{"theta": [0.0], "items": simulate.items(3, rng), "rng": rng} | wrong
-            )
-
-
 def test_effects_equal_other_programs():
     answers, rng = clean_bank(5, 500)
     group = pd.Series(np.where(rng.random(500) < 0.5, "a", "b"), answers.index)

@@ -16,7 +16,6 @@ from statsmodels.stats.contingency_tables import StratifiedTable
 from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import dif_likelihood_ratio, mantel_haenszel
-from psychlm.irt.dif import rest_ability
 
 
 def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
@@ -224,24 +223,6 @@ def test_groups_of_different_ability_are_matched_by_the_answers_to_other_items(m
         p_values += irt.dif_logistic(x, ["low"] * 200 + ["high"] * 200, fit=model)["p"].tolist()
     share, n = np.mean(np.array(p_values) < 0.05), len(p_values)
     assert abs(share - 0.05) < 3 * np.sqrt(0.05 * 0.95 / n)
-
-
-def test_ability_by_the_other_answers_is_the_mean_of_its_posterior():
-    """Reference: a sum over nodes, person by person; one group, so its prior is the fit's."""
-    rng = np.random.default_rng(2)
-    x = simulate.responses(rng.normal(size=2000), simulate.items(6, rng), rng, missing=0.2)
-    model = irt.fit(x, "2PL", standard_errors=False)
-    found = rest_ability(model, x, np.zeros(2000, int), x.columns)
-    theta = np.linspace(-6, 6, 481)
-    curves = model.probability(theta)[..., 1]
-    for person in range(30):
-        for item in range(6):
-            others = x.iloc[person].notna().to_numpy() & (np.arange(6) != item)
-            right = x.iloc[person].to_numpy() == 1
-            likelihood = np.where(right, curves, 1 - curves)[:, others].prod(axis=1)
-            weights = likelihood * stats.norm.pdf(theta)
-            expected = weights @ theta / weights.sum()
-            assert found[person, item] == pytest.approx(expected, abs=0.02)
 
 
 def test_three_groups_are_tested_together_and_each_against_the_rest(reference_dir):

@@ -20,7 +20,7 @@ from statsmodels.tools.numdiff import approx_hess3
 
 from psychlm import corpora, data, irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import response_matrix, standard_errors
+from psychlm.irt import standard_errors
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
 )
@@ -231,18 +231,6 @@ def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
         fit = quiet_fit(array, "2PL", item_names=answered.columns)
         assert fit.loglik == pytest.approx(frame.loglik, rel=1e-10)
         pd.testing.assert_frame_equal(fit.items, frame.items)
-
-
-def test_blocks_of_items_and_of_persons_change_nothing(monkeypatch):
-    answered = simulated(60, 60, "2PL", seed=9, rarest=0.2)
-    options = {"priors": {"guessing": irt.Beta(), "slope": irt.LogNormal()}}
-    whole = irt.fit(answered, "3PL", **options)
-    monkeypatch.setattr(response_matrix, "BLOCK_CELLS", 60 * 7)
-    monkeypatch.setattr(response_matrix, "KEPT_CELLS", 0)
-    monkeypatch.setattr(standard_errors, "SCORE_CELLS", 60 * 3 * 7)  # of seven persons
-    parts = irt.fit(answered, "3PL", **options)
-    columns = ["a", "d", "c", "se_a", "se_d", "se_c"]
-    np.testing.assert_allclose(whole.items[columns], parts.items[columns], atol=1e-5)
 
 
 def test_slopes_point_towards_more_right_answers_even_from_a_start_that_points_away():

@@ -12,7 +12,6 @@ from scipy.special import expit, logit
 from analyses.lalor2020_test_sets import confirm
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
-from psychlm.irt.standard_errors import covariance_of_estimates
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +54,6 @@ def test_polytomous_fits_scores_information_and_reliability_equal_mirt(model, sc
     assert list(irt.assemble_form(fit, 1, -3, 3)) == [fit.items["a"].idxmax()]
     theirs = mirt("polytomous_reliability", index_col="model").loc[f"Science_{model}"]
     assert fit.reliability(data).to_numpy() == pytest.approx(theirs.to_numpy()[::-1], abs=1e-3)
-
-
-def test_a_refit_begins_at_the_table_of_an_earlier_polytomous_fit(science):
-    """The same maximum in fewer steps; a start without an item, or with other steps, is refused."""
-    data, first = science[0], science[1]["graded"]
-    again = irt.fit(data, "graded", start=first.items, standard_errors=False)
-    assert again.n_iterations < first.n_iterations
-    assert again.loglik == pytest.approx(first.loglik, abs=1e-5)
-    for start, message in (
-        (first.items.iloc[1:], "are not in start"),
-        (first.items.drop(columns=["b3", "d3"]), "other categories"),
-    ):
-        with pytest.raises(FrameError, match=message):
-            irt.fit(data, "graded", start=start)
 
 
 @pytest.mark.parametrize("model", ["graded", "gpcm"])
@@ -272,13 +257,3 @@ def test_an_item_off_its_maximum_is_named_and_leaves_the_others_their_errors(rng
     ratio = fit.items["se_d"] / best.items["se_d"]
     assert list(ratio.index[ratio.isna()]) == [start.index[3]]
     np.testing.assert_allclose(ratio.drop(start.index[3]), 1, atol=0.2)
-
-    information = np.diag([2.0, 3.0, -1.0, 4.0, 5.0, 6.0]) + 0.1
-    owner = np.repeat([0, 1, 2], 2)
-    for scores in (None, rng.normal(size=(9, 6))):
-        found = covariance_of_estimates(information, owner, np.arange(6) < 5, scores)
-        inverse = np.linalg.inv(information[np.ix_([0, 1, 4], [0, 1, 4])])
-        middle = np.linalg.inv(inverse) if scores is None else scores[:, [0, 1, 4]]
-        middle = middle if scores is None else middle.T @ middle
-        np.testing.assert_allclose(found[np.ix_([0, 1, 4], [0, 1, 4])], inverse @ middle @ inverse)
-        assert np.isnan(found[[2, 3, 5]]).all()

@@ -168,21 +168,6 @@ def test_drawn_curves_are_those_of_the_model_and_points_the_observed_shares():
     plt.close()
 
 
-def test_figures_take_ratings_and_tables_of_every_statistic(people, ratings, fits):
-    """The examples of the figures draw the models and tables that are not here."""
-    graded, group = fits["graded"], np.where(np.arange(len(people)) % 2, "a", "b")
-    calls = [
-        (plots.item_curves, (graded, ratings.columns, ratings), "expected category"),
-        (plots.option_curves, (graded, ratings.columns[0], ratings), "probability"),
-        (plots.information, (graded, ratings.columns[:2]), "1 / logits"),
-        (plots.item_fit, (irt.infit_outfit(fits["2PL"], people),), "item"),
-        (plots.dif, (irt.dif_logistic(people.dropna(), group[: len(people.dropna())]),), "item"),
-    ]
-    for draw, arguments, label in calls:
-        assert label in draw(*arguments, ax=plt.figure().gca()).get_ylabel()
-        plt.close()
-
-
 @pytest.mark.parametrize(
     ("unit", "slope", "intercept"), [("points", 100, 500), ("stanines", 2, 5), ("", 2, 5)]
 )
@@ -272,22 +257,3 @@ def test_what_cannot_be_linked_is_refused():
     found = irt.linking_constants(equal, irt.link(equal, slope=2, intercept=1))
     np.testing.assert_allclose(found.iloc[1:, :2], [[2, 1]] * 3, atol=1e-5)
     assert found.loc["mean/sigma", ["slope", "intercept"]].isna().all()
-
-
-def test_tables_of_several_categories_that_are_no_items_are_refused(rng):
-    table = simulate.items(4, rng, "graded")
-    d = -table.filter(regex="^b").mul(table["a"], axis=0)
-    both = table.assign(**d.rename(columns=lambda name: f"d{name[1:]}"))
-    turned = both[sorted(both, reverse=True)]
-    curves = [model_named("graded").form.of_table(each).values for each in (table, both, turned)]
-    np.testing.assert_allclose(curves[1:], [curves[0]] * 2)
-    wrong = {
-        "disagree": both.assign(b1=both["b1"] - 1),
-        "do not fall": table.assign(b1=table["b2"] + 1),
-        "lack a step before": table.drop(columns="b1"),
-    }
-    for flaw, items in wrong.items():
-        with pytest.raises(FrameError, match=flaw):
-            irt.ModelTables.of_items(items, "graded")
-    with pytest.raises(FrameError, match="disagree"):
-        irt.link(wrong["disagree"], slope=2)

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analyses.lalor2020_test_sets import empirical_curve
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves
@@ -78,18 +77,6 @@ def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):
         assert (np.abs(found["theta"] - theta) < 4 * found["se"]).all()
 
 
-def test_new_persons_may_be_asked_some_of_the_items_only(rng):
-    items = simulate.items(12, rng)
-    answered = simulate.responses(rng.normal(size=5), items, rng)
-    masked = answered.copy()
-    masked.iloc[:, 7:] = np.nan
-    found = irt.score(items, answered.iloc[:, :7])
-    expected = irt.score(items, masked.dropna(axis=1, how="all"))
-    pd.testing.assert_frame_equal(found, expected, check_exact=False)
-    with pytest.raises(FrameError, match="'unheard of'"):
-        irt.score(items, answered.assign(**{"unheard of": 1.0}))
-
-
 @pytest.mark.parametrize("method", ["ml", "wle"])
 def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     a, d, c = [400.0, 1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 3.0, 3.0, 3.0], [0.0, 0.2, 0.2, 0.0, 0.0]
@@ -98,22 +85,6 @@ def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     found = irt.score(items, responses, method=method)
     without = irt.score(items[1:], responses.drop(columns="a"), method=method)
     np.testing.assert_allclose(found, without, atol=1e-8)
-
-
-def test_the_empirical_curve_follows_the_curve_that_made_the_answers(rng):
-    theta, item = rng.normal(size=20_000), pd.DataFrame({"a": [1.5], "b": [0.3]})
-    answered = (rng.random(len(theta)) < curves.probability(theta, item)[:, 0]).astype(float)
-    at = np.linspace(-1.5, 1.5, 7)
-    found = empirical_curve(theta, answered, at)
-    np.testing.assert_allclose(found, curves.probability(at, item)[:, 0], atol=0.03)
-    assert np.isnan(empirical_curve(theta, answered, [9.0])).all()
-    with pytest.raises(FrameError, match="at least 5"):
-        empirical_curve([0.0, 1.0, 2.0], [0, 1, 1], [0.5])
-
-
-def test_flat_items_have_their_intercepts_and_no_difficulty():
-    flat = pd.DataFrame({"a": [0.0], "b": [np.inf], "d": [1.0]})
-    np.testing.assert_allclose(curves.probability([-2.0, 2.0], flat), 1 / (1 + np.exp(-1)))
 
 
 @pytest.mark.parametrize(

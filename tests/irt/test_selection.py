@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
-from analyses.lalor2020_crowds import STRATEGIES, select_by_difficulty
+from analyses.lalor2020_crowds import select_by_difficulty
 from analyses.lalor2020_test_sets import confirm
 from psychlm import corpora
 from psychlm.frames import FrameError
@@ -54,15 +54,6 @@ def test_planted_flaws_are_found_and_hardly_a_sound_item_goes():
     assert found.fit.converged and list(found.fit.items.index) == list(found.retained)
 
 
-def test_booklets_with_planned_gaps_are_selected_from_as_well(rng):
-    responses = planted(rng, 2400)
-    for booklet in range(3):
-        responses.iloc[booklet * 800 : (booklet + 1) * 800, booklet::3] = np.nan
-    gone = {item for _, item in went(select_items(responses, guessing=False))}
-    assert {"flat", "negative"} <= gone
-    assert sum(item.startswith("good") for item in gone) <= 3
-
-
 def test_guessing_is_tested_item_by_item(rng):
     theta = rng.standard_normal(3000)
     difficulty = np.linspace(-1, 1.2, 10)
@@ -107,24 +98,6 @@ def test_four_published_scales_are_found_item_by_item(
     items = found.fit.items
     np.testing.assert_allclose(items["a"], published.sort_index()["a"], rtol=0.01)
     np.testing.assert_allclose(items["b"], published.sort_index()["b"], rtol=0.01, atol=0.01)
-
-
-@pytest.mark.parametrize(
-    ("label", "options", "n_retained"),
-    [
-        ("neutral", {}, {27}),  # 15, 23, 29 go; the authors let 17, 23 go
-        ("contradiction", {}, {22, 23}),  # the authors kept 20
-        ("entailment", {}, {0}),  # as the authors: one ability does not describe it
-        ("entailment", {"least_ratio": 0}, set(range(14, 19))),  # what going on would keep
-    ],
-)
-def test_where_rule_and_judgment_part_the_counts_are_those_that_mirt_gives(
-    label, options, n_retained
-):
-    found = select_items(label_set(4, label)[0], guessing=False, **options)
-    assert len(found.retained) in n_retained
-    if label == "neutral":
-        assert set(found.removed["item"]) == {15, 23, 29}
 
 
 def test_a_sound_scale_holds_for_new_persons_unless_an_item_changed(rng):
@@ -183,16 +156,3 @@ def test_difficulty_filters_keep_what_the_section_says(strategy, kept):
     difficulties = [-3.0, -1.0, -0.5, 0.5, 1.5, 2.0]
     found = select_by_difficulty(strategy, difficulties, fraction=np.mean(kept))
     assert found.astype(int).tolist() == kept
-
-
-def test_a_fraction_keeps_that_many_of_the_known_ones_first_come_first():
-    values = [0.5, np.nan, -1.0, 0.5, 2.0, -0.5]
-    kept = select_by_difficulty("AVI", values, fraction=0.4)
-    for strategy, fraction in (("avi", 0.4), ("UB", -0.5), ("UB", 1.5)):
-        with pytest.raises(ValueError, match="should be one of"):
-            select_by_difficulty(strategy, values, fraction=fraction)
-    assert kept.tolist() == [True, False, False, True, False, False]
-    assert not select_by_difficulty("UB", values, fraction=1)[1]
-    for strategy in set(STRATEGIES) - {"AVI", "AVO", "UB", "LB"}:
-        kept = select_by_difficulty(strategy, [0.1, 0.5, 0.9], fraction=1 / 3)
-        assert kept.tolist() == [strategy == "PCUB", False, strategy == "PCLB"]

@@ -55,12 +55,6 @@ def test_a_short_form_says_whether_its_choice_beats_random_items(tmp_path):
     assert "random items predict" in run("shorten", tmp_path / "noise.csv", "--n-items", "5").output
 
 
-def test_of_copies_only_one_is_chosen():
-    answers = bank(150, 12, 1).to_numpy()
-    doubled = np.c_[answers, answers]  # item k + 12 is item k
-    assert len(set(forward(doubled, doubled.mean(axis=1), 6) % 12)) == 6
-
-
 def test_weights_are_those_of_a_ridge_regression_and_score_applies_them():
     answers = bank(200, 20, 2)
     form = irt.short_form(answers, 6, rng=0)
@@ -111,21 +105,6 @@ def test_what_cannot_be_shortened_is_named(n_items, options, message):
     answers.loc["person-3", answers.columns[0]] = np.nan
     with pytest.raises(FrameError, match="person-3.*have missing responses"):
         irt.short_form(answers, 2)
-
-
-def test_the_command_writes_the_same_items_and_weights(tmp_path):
-    answers = bank(120, 10, 6)
-    answers.index = [f"lab{k % 12}/model{k}" for k in range(120)]
-    answers.rename_axis("person").to_csv(tmp_path / "answers.csv")
-    options = ["--n-items", "4", "--family", "/", "--out", tmp_path / "form.csv"]
-    result = run("shorten", tmp_path / "answers.csv", *options)
-    assert result.exit_code == 0, result.output
-    families = pd.Series(answers.index.str.split("/").str[0], answers.index)
-    form = irt.short_form(answers, 4, families=families)
-    written = pd.read_csv(tmp_path / "form.csv", index_col="item")
-    pd.testing.assert_frame_equal(written, form.items.rename_axis("item"))
-    assert f"error on new families: {form.errors.loc['forward', 'rmse']:.2f}" in result.output
-    assert "12 families" in result.output
 
 
 def test_a_form_scores_right_and_wrong_answers_only():

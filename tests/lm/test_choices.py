@@ -233,19 +233,6 @@ def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(q
     np.testing.assert_allclose(found.loc[11].dropna(), expected, atol=1e-4)
 
 
-def test_a_long_prompt_is_cut_in_a_classifier_and_is_reported(wordpiece, nli_items, classifier):
-    model = wrap(classifier, wordpiece, name="short")
-    long = nli_items.assign(prompt=["the horse and the boat " * 40, *nli_items["prompt"][1:]])
-    with pytest.warns(RuntimeWarning, match="1 of 4 items are longer than short takes"):
-        said = evaluate(long, model)
-    assert said.persons.loc["short", "truncated"] == 1
-    options = {"truncation": True, "max_length": 64, "return_tensors": "pt"}
-    with torch.inference_mode():
-        cut = wordpiece(long["prompt"][0], long["hypothesis"][0], **options)
-        expected = torch.log_softmax(model.network(**cut).logits[0].double(), 0)
-    np.testing.assert_allclose(said.logprobs.loc[("short", "a")], expected, atol=1e-4)
-
-
 @pytest.mark.parametrize(("family", "most"), [("gpt2", 63), ("t5", 64)])
 def test_a_choice_longer_than_the_model_is_named(family, most, questions, models) -> None:
     long = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
@@ -268,20 +255,6 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
         choice_logprobs(nli_items, wrap(network, wordpiece, name="broken"))
     with pytest.raises(ModelError, match=r"gives item 1\d the log-probabilities"):
         choice_logprobs(questions, wrap(language, tokenizer))
-
-
-def test_many_models_answer_in_one_call(tmp_path, bert, gpt2, wordpiece, questions):
-    head = tiny.bert(BertForMultipleChoice, wordpiece)
-    paths = {"head": tiny.save_network(tmp_path, head, wordpiece), "gpt2": gpt2, "bert": bert}
-    said = evaluate(questions, paths, cache=False)
-    assert said.responses.index.name == "person" and said.responses.columns.name == "item"
-    right = questions["answer"].to_numpy()
-    for person in paths:
-        best = np.nanargmax(said.logprobs.loc[person], axis=1)
-        assert said.predictions.loc[person].tolist() == best.tolist()
-        assert said.responses.loc[person].tolist() == (best == right).tolist()
-    with pytest.raises(ModelError, match="are named twice"):
-        evaluate(questions, [gpt2, gpt2])
 
 
 def test_ties_are_guesses_that_depend_on_the_item_alone() -> None:

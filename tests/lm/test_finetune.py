@@ -174,20 +174,6 @@ def test_what_cannot_be_used_is_named(bert, tmp_path, options, error, says):
         lm.fine_tune(**{"items": sentences(8), "encoder": bert, **QUICK, **options}, out=tmp_path)
 
 
-def test_encoders_memory_and_processes_that_do_not_suffice_are_named(bert, tmp_path, monkeypatch):
-    items, out = sentences(8), tmp_path / "out"
-    cut = tiny_models.configure(shutil.copytree(bert, tmp_path / "cut"), num_hidden_layers=3)
-    with pytest.raises(lm.ModelError, match="lacks weights of a BertForSequenceClassification"):
-        lm.fine_tune(items, cut, out=tmp_path / "a", **QUICK)
-    with monkeypatch.context() as patch:
-        patch.setattr(finetune, "run_trainer", lambda *_: None)
-        with pytest.raises(lm.ModelError, match="memory does not hold one item"):
-            lm.fine_tune(items, bert, out=out, **QUICK)
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(lm.ModelError, match="trains in one process; start it without torchrun"):
-        lm.fine_tune(items, bert, out=out, **QUICK)
-
-
 # What items are
 
 

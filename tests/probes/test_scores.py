@@ -53,14 +53,6 @@ def test_intervals_are_as_wide_as_a_bootstrap_over_clusters(rng):
     assert table["high"] - table["low"] == pytest.approx(width, rel=0.06)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
-    items = questions(np.repeat(list("abcdefgh"), 5))
-    table = scores.instance_accuracy(items, grades(items, np.full(40, value))).loc["definitions"]
-    wilson = proportion_confint(8 * value, 8, method="wilson")
-    assert (table["low"], table["high"]) == pytest.approx(wilson, abs=1e-12)
-
-
 def test_figure_3_has_random_distractors_first_and_hops_down_the_side():
     columns = {"hops": [1, 1, 2, 2], "distractor_distance": [2, 0, 0, 1]}
     columns["distractor_set"] = ["sister", "random", "random", "hyponym"]
