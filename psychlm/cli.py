@@ -320,10 +320,8 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
     value = value or (numbers[0] if len(numbers) == 1 else "--value")
     unknown = [name for name in (value, cluster) if name and name not in table]
     if unknown:
-        raise FrameError(
-            f"{path} has no columns {unknown}; its labels are {labels}, its numbers "
-            f"{list(numbers)}; name the column of scores: --value"
-        )
+        said = f"{path} has no columns {unknown}; its labels are {labels}, its numbers"
+        raise FrameError(f"{said} {list(numbers)}; name the column of scores: --value")
     columns = {"score": table[value]} | ({"cluster": table[cluster]} if cluster else {})
     return pd.DataFrame(columns).set_index([table[name].astype(str) for name in labels])
 
@@ -361,8 +359,8 @@ def compare(
             raise click.BadParameter("--value and --cluster name columns of two files, not of one")
         # items of models may have any scores; item response models take 0 and 1
         answers = read_answers(files[0], told, "scores" if method == "means" else "binary")
-        options = {"level": level, "method": method, "pass_at": pass_at}
-        compared = psychlm.compare(answers.responses, **options)
+        how = {"level": level, "method": method, "pass_at": pass_at}
+        compared = psychlm.compare(answers.responses, **how)
         if out is not None and isinstance(compared, comparison.Ranking):
             write_table(compared.pairs, out, index=False)
     elif len(files) == 2 and out is None:
@@ -398,10 +396,8 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
         advice = f"a text that ends in {suffix} needs a space at its end"
         raise FileNotFoundError(f"there is no file {source}; {advice}")
     if is_file and suffix not in (*TABLES, *TEXTS):
-        raise frames.FrameError(
-            f"{source} is neither a text file ({', '.join(TEXTS)}) nor a table of words "
-            f"({', '.join(TABLES)} with text_id, word_id and word); convert or rename it"
-        )
+        said = f"{source} is neither a text file ({', '.join(TEXTS)}) nor a table of words"
+        raise frames.FrameError(f"{said} ({', '.join(TABLES)} with text_id, word_id and word)")
     if suffix == ".parquet":
         return pd.read_parquet(path)
     if suffix in TABLES:  # words like None and NA are words; text ids keep leading zeros

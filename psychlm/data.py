@@ -162,10 +162,8 @@ def verify(name: str) -> Path | None:
     """Return the path of a dataset whose checksum is right, None where it is not here."""
     folder_name, file = where(name) or ("", None)
     if file is not None and (difference := _difference(_entry(name), file)):
-        raise ChecksumError(
-            f"{file} (in {folder_name}) is not the registered {name!r}: {difference}. Delete or "
-            f"replace it (`psychlm data pull {name}`)"
-        )
+        said = f"{file} (in {folder_name}) is not the registered {name!r}: {difference}"
+        raise ChecksumError(f"{said}. Delete or replace it (`psychlm data pull {name}`)")
     return file
 
 
@@ -274,11 +272,9 @@ def fetch(name: str) -> Path:
 
     entry = _entry(name)
     if not entry["url"]:
-        raise DataMissingError(
-            f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}, "
-            f"and has no public address in this form: {entry['note']} ({entry['licence']}); set "
-            "PSYCHLM_DATA to a folder with it"
-        )
+        said = f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}"
+        said += f", and has no public address in this form: {entry['note']} ({entry['licence']})"
+        raise DataMissingError(f"{said}; set PSYCHLM_DATA to a folder with it")
     places()  # a folder that PSYCHLM_DATA names but is absent is an error here, too
     target = downloads() / entry["file"]
     try:
@@ -291,18 +287,15 @@ def fetch(name: str) -> Path:
             fresh = Path(temporary) / target.name
             _make(name, fresh)
             if difference := _difference(entry, fresh):
-                raise ChecksumError(
-                    f"{entry['url']} gave something else than {name!r} ({difference}), which was "
-                    "thrown away; try the address in a browser"
-                )
+                said = f"{entry['url']} gave something else than {name!r} ({difference})"
+                raise ChecksumError(f"{said}, which was thrown away; try it in a browser")
             os.replace(fresh, target)
     except RecipeError as error:
         raise DataMissingError(f"{name!r} cannot be made from its original: {error}") from error
     except OSError as error:
-        raise DataError(
-            f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing is left "
-            "there. Free the disk, correct the rights, or set PSYCHLM_DATA to a folder with it"
-        ) from error
+        said = f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing is "
+        said += "left there. Free the disk, correct the rights, or set PSYCHLM_DATA to a folder"
+        raise DataError(f"{said} with it") from error
     return target
 
 
@@ -354,10 +347,9 @@ def _downloaded(name: str, address: str, temporary: Path) -> list[Path]:
         try:
             _download(one, file)
         except (RequestException, ImportError) as error:  # the second: a Python without ssl
-            raise DataMissingError(
-                f"{name!r} is not on this machine and {one} did not answer "
-                f"({type(error).__name__}); check the network, or put the file into {downloads()}"
-            ) from error
+            said = f"{name!r} is not on this machine and {one} did not answer "
+            said += f"({type(error).__name__}); check the network, or put the file into "
+            raise DataMissingError(f"{said}{downloads()}") from error
     return files
 
 
@@ -365,8 +357,7 @@ def _download(address: str, file: Path) -> None:
     """Write what an address gives into a file; a terminal shows the progress."""
     import pooch
 
-    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=20)
-    downloader(address, str(file), pooch=None)
+    pooch.HTTPDownloader(sys.stderr.isatty(), timeout=20)(address, str(file), None)
 
 
 def published(name: str) -> pd.DataFrame:

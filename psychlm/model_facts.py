@@ -28,19 +28,13 @@ WORDS: dict[str, Callable[[], pd.DataFrame]] = {
 }
 
 
-def without_outer_space(items: pd.DataFrame) -> pd.DataFrame:
-    """Return items without white space around choices, which 118 items of PIQA have."""
-    stripped = items["choices"].map(lambda texts: [text.strip() for text in texts])
-    return items.assign(choices=stripped)
-
-
 BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "OpenBookQA": lambda: read_arc("mcqa/openbookqa/test"),
     "ARC-Easy": lambda: read_arc("mcqa/arc/ARC-Easy-Test"),
     "ARC-Challenge": lambda: read_arc("mcqa/arc/ARC-Challenge-Test"),
     "SciQ": lambda: read_items("mcqa/sciq/test"),
     "HellaSwag": lambda: read_items("mcqa/hellaswag/hellaswag_val_full"),
-    "PIQA": lambda: without_outer_space(read_items("mcqa/piqa/valid")),
+    "PIQA": lambda: read_items("mcqa/piqa/valid"),
     "Social IQA": lambda: read_items("mcqa/socialiqa/dev"),
     "GLUE diagnostic": lambda: read_items("mcqa/ax_b"),
     "Abductive NLI": lambda: read_items("mcqa/alphanli/alphanli-train-dev#dev.jsonl"),
@@ -63,6 +57,9 @@ def items(bank: str, n: int = N_ITEMS, *, seed: int = SEED) -> pd.DataFrame:
     """Return a random sample of a benchmark's items, short and fit for the confusion probes; a
     larger ``n`` holds the items of a smaller one."""
     sound = BANKS[bank]()
+    if bank == "PIQA":  # of which 118 items have white space around their choices
+        stripped = sound["choices"].map(lambda texts: [text.strip() for text in texts])
+        sound = sound.assign(choices=stripped)
     if "hypothesis" in sound:  # pairs are not put under the probes, and share their premises
         sound, length = sound.astype({"item_id": str}), sound["hypothesis"].str.len()
     else:

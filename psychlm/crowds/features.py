@@ -232,8 +232,6 @@ def recompute(
         differences[name] = float(np.abs(again - stored[rows].numpy()).max())
         same_items = texts["item_id"].tolist() == items["item_id"].iloc[rows].tolist()
         if not same_items or differences[name] >= TOLERANCE:
-            raise data.DataError(
-                f"the texts of {task!r} are not those of the stored features; make the features "
-                "anew with `python data/build_model_facts.py encoder`"
-            )
+            said = f"the texts of {task!r} are not those of the stored features; make these anew"
+            raise data.DataError(f"{said}: `python data/build_model_facts.py encoder`")
     return differences, absent

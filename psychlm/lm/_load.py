@@ -194,26 +194,17 @@ def wrap(
     check_option("kind", kind, (None, *get_args(Kind)))
     kind = kind or _kind(network.config, type(network).__name__, name)
     if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()):
-        raise ModelError(
-            f"{name} has no tokenizer (its vocabulary holds special tokens only); save the model's "
-            "own tokenizer beside it with tokenizer.save_pretrained(folder)"
-        )
+        raise ModelError(f"{name} has no tokenizer; save the model's own tokenizer beside it")
     if kind in READINGS and READINGS[kind].masks and tokenizer.mask_token_id is None:
-        raise ModelError(
-            f"{name} predicts masked tokens, and its tokenizer has no mask token; use its own"
-        )
+        raise ModelError(f"{name} is masked, and its tokenizer has no mask token; use its own")
     n_outputs = int(network.config.get_text_config().vocab_size)
     if len(tokenizer) > n_outputs:
-        raise ModelError(
-            f"the tokenizer of {name} has {len(tokenizer)} tokens, the model {n_outputs}: they do "
-            "not belong together; use the model's own tokenizer"
-        )
+        sizes = f"{len(tokenizer)} tokens of the tokenizer, {n_outputs} of the model"
+        raise ModelError(f"{name}: {sizes} do not belong together; use the model's own tokenizer")
     named = _labels(network.config, labels, name) if kind == "classifier" else ()
     if labels is not None and kind != "classifier":
-        raise ModelError(
-            f"{name} is no classifier and has no labels; leave labels={list(labels)} out, or "
-            "say what stands for each choice with lm.Prompt('...', words={...})"
-        )
+        advice = "what stands for each choice is said by lm.Prompt('...', words={...})"
+        raise ModelError(f"{name} is no classifier and has no labels; {advice}")
     window = context_tokens(network, tokenizer)
     return LanguageModel(network, tokenizer, name, kind, window, named, revision)
 
@@ -222,16 +213,13 @@ def _labels(config: Any, given: Sequence[str] | None, name: str) -> tuple[str, .
     """Return the labels of a classifier's outputs."""
     several = getattr(config, "problem_type", None) == "multi_label_classification"
     if several or config.num_labels < 2:
-        raise ModelError(
-            f"{name} has {config.num_labels} output(s) that are no choice among labels "
-            "(regression, or several labels at once); use a classifier with one label per text"
-        )
+        said = f"{name} has {config.num_labels} output(s) that are no choice among labels"
+        raise ModelError(f"{said}; use a classifier with one label per text")
     labels = [str(config.id2label[i]) for i in range(config.num_labels)]
     labels = labels if given is None else list(given)
     if len(labels) != config.num_labels:
-        raise ModelError(
-            f"{name} has {config.num_labels} outputs, and labels={labels} names {len(labels)}"
-        )
+        said = f"{name} has {config.num_labels} outputs"
+        raise ModelError(f"{said}, and labels={labels} names {len(labels)}")
     return check_labels(labels, name)
 
 
@@ -262,23 +250,18 @@ def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     if on_hub and name != "default":
         label, _, tagged = name.partition("@")
         if tagged and revision not in (None, tagged):
-            raise ModelError(
-                f"{label} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
-            )
+            raise ModelError(f"{name} is asked for at two revisions, also {revision!r}; give one")
         checkpoint = Checkpoint(label, commit(label, revision or tagged or None), None)
     else:
         if revision is not None:
-            said = f"{name} is a file or a folder, which has no revisions"
-            raise ModelError(f"{said}; leave revision={revision!r} out")
+            raise ModelError(f"{name} is a file or a folder, which has no revisions; give none")
         if is_file:
             folder = converted(packaged_gguf(name) if name in PACKAGES else folder)
         elif name == "default":
             folder = DEFAULT_FOLDER
         if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"{folder} holds no config.json, so it is no checkpoint; check the path, save one "
-                "with save_pretrained, or give the name of a model on the hub"
-            )
+            said = f"{folder} holds no config.json, so it is no checkpoint"
+            raise ModelError(f"{said}; check the path, or give a name on the hub")
         checkpoint = Checkpoint(name, fingerprint(folder), folder)
         label = Path(name).name  # a path says where a machine keeps a folder, not what it is
     data.opened_models[label] = checkpoint.revision
@@ -294,20 +277,16 @@ def commit(name: str, revision: str | None) -> str:
     try:
         return Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
     except (OSError, errors.HFValidationError) as error:
+        # no network, and nothing in the cache
+        said = f"cannot be fetched from the hub ({type(error).__name__}) and is not on this "
+        said += "machine; check the network, give the folder of a copy, or use load('default')"
         if isinstance(error, errors.RevisionNotFoundError):
-            said = f"{name} has no revision {revision!r} on the hub; see huggingface.co/{name}/"
-            said += "commits, or leave it out for the newest"
+            said = f"has no revision {revision!r} on the hub; leave it out for the newest"
         elif isinstance(error, errors.GatedRepoError):
-            said = f"{name} asks for consent on the hub: accept its terms there and log in "
-            said += "(hf auth login)"
+            said = "asks for consent on the hub: accept its terms there and log in (hf auth login)"
         elif isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError)):
-            said = f"{name!r} is neither a folder here nor a public model on the hub; check its "
-            said += "spelling"
-        else:  # no network, and nothing in the cache
-            said = f"{name} cannot be fetched from the hub ({type(error).__name__}) and is not on "
-            said += "this machine; check the network, give the folder of a copy, or use "
-            said += "load('default')"
-        raise ModelError(said) from error
+            said = "is neither a folder here nor a public model on the hub; check its spelling"
+        raise ModelError(f"{name} {said}") from error
 
 
 def _kind(config: Any, architecture: str, name: str) -> Kind:
@@ -324,9 +303,7 @@ def _kind(config: Any, architecture: str, name: str) -> Kind:
     if "ForMultipleChoice" in architecture:
         return "multiple-choice"
     if _HEADLESS.search(architecture):
-        raise ModelError(
-            f"{name} is a {architecture}: it has no language-model head; use what it was made from"
-        )
+        raise ModelError(f"{name} is a {architecture}: it has no language-model head")
     if family in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and config.is_encoder_decoder:
         return "encoder-decoder"
     if family == "xlnet":
@@ -339,9 +316,7 @@ def _kind(config: Any, architecture: str, name: str) -> Kind:
         return "masked"
     if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return "causal"
-    raise ModelError(
-        f"{name} is of the family {family!r}, for which transformers has no language-model head"
-    )
+    raise ModelError(f"{name} is of the family {family!r}, which has no language-model head")
 
 
 def open_weights(
@@ -364,19 +339,15 @@ def open_weights(
     except OSError as error:
         if "safetensors" not in str(error):
             raise
-        raise ModelError(
-            f"{name} has no weights as safetensors (perhaps pickles, which can run code when "
-            "opened); convert it with huggingface.co/spaces/safetensors/convert"
-        ) from error
+        advice = "convert it (pickles can run code) by huggingface.co/spaces/safetensors/convert"
+        raise ModelError(f"{name} has no weights as safetensors; {advice}") from error
     lacking = sorted(report["missing_keys"]) + [str(key) for key in report["mismatched_keys"]]
     if new_head:
         body = "" if network.base_model is network else f"{network.base_model_prefix}."
         lacking = [key for key in lacking if key.startswith(body) and "pool" not in key]
     if lacking:
-        raise ModelError(
-            f"{name} lacks weights of a {type(network).__name__}, {lacking[:4]} among them, which "
-            "would be random; use a checkpoint that was trained as one"
-        )
+        said = f"{name} lacks weights of a {type(network).__name__}, {lacking[:4]} among them"
+        raise ModelError(f"{said}, which would be random; use a checkpoint trained as one")
     return network, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
@@ -384,9 +355,7 @@ def _check_weight_files(name: str, folder: Path, config: Any) -> None:
     """Refuse weights that an index or a configuration place in pickles or elsewhere, or
     adapters."""
     if (folder / "adapter_config.json").exists():
-        raise ModelError(
-            f"{name} holds an adapter, which needs another model's weights; merge the two and save"
-        )
+        raise ModelError(f"{name} holds an adapter; merge it with its model, and save both")
     named = {"config.json": [getattr(config, "transformers_weights", None) or "model.safetensors"]}
     for index in sorted(folder.glob("*.index.json")):
         if not index.name.startswith("pytorch_model"):  # which is not read
@@ -395,10 +364,8 @@ def _check_weight_files(name: str, folder: Path, config: Any) -> None:
         for file in files:
             file_name = str(file).removesuffix(".index.json")
             if Path(str(file)).name != file or not file_name.endswith(".safetensors"):
-                raise ModelError(
-                    f"{source} of {name} names {file!r}, which is no .safetensors file inside the "
-                    "checkpoint; save the model again with save_pretrained"
-                )
+                said = f"{source} of {name} names {file!r}"
+                raise ModelError(f"{said}, which is no .safetensors file inside the checkpoint")
 
 
 def context_tokens(network: Any, tokenizer: Any) -> int:
@@ -416,9 +383,7 @@ def context_tokens(network: Any, tokenizer: Any) -> int:
             limit -= padding + 1  # RoBERTa's positions start after the padding index
     longest = tokenizer.model_max_length
     if not isinstance(longest, int | float) or longest < 1:
-        raise ModelError(
-            f"model_max_length is {longest!r}, no number; correct it in tokenizer_config.json"
-        )
+        raise ModelError(f"model_max_length is {longest!r}, no number: tokenizer_config.json")
     return int(min(limit, longest))
 
 

@@ -24,8 +24,8 @@ from psychlm.data import cache_folder as folder
 from psychlm.data import digest
 
 SCHEME = 3  # raised whenever the numbers of a text would change
-# what SQLite raises for files that cannot be used; damaged text is a UnicodeDecodeError
-UNUSABLE = (OSError, sqlite3.Error, ValueError)
+# what files that cannot be used, and damaged rows, raise
+UNUSABLE = (OSError, sqlite3.Error, zlib.error, ValueError, TypeError, RecursionError)
 
 Scores = NDArray[np.float64]
 
@@ -68,29 +68,19 @@ class ResultStore(AbstractContextManager["ResultStore"]):
         self, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[Scores, dict[str, Any]]]:
         """Return the scores stored under keys, in their ``shapes``, and what is beside them: words
-        without a value. A damaged row counts as absent, with a warning."""
+        without a value. A damaged row turns the cache off, with a warning."""
         results: dict[str, tuple[Scores, dict[str, Any]]] = {}
-        n_damaged = 0
         if self._connection is None:
             return results
         query = "SELECT scores, reasons FROM results WHERE key = ?"
         try:
             for name, shape in shapes.items():
                 for blob, text in self._connection.execute(query, [name]):
-                    try:
-                        scores = np.frombuffer(zlib.decompress(blob)).reshape(shape)
-                        beside = json.loads(text)
-                    except (zlib.error, ValueError, TypeError, RecursionError):
-                        n_damaged += 1
-                        continue
-                    if isinstance(beside, dict):
-                        results[name] = scores, beside
+                    scores = np.frombuffer(zlib.decompress(blob)).reshape(shape)
+                    results[name] = scores, dict(json.loads(text))
         except UNUSABLE as error:
             self._give_up(error)
             return {}
-        if n_damaged:
-            said = f"{n_damaged} results in {self.path} are damaged and computed anew"
-            warnings.warn(said, RuntimeWarning, stacklevel=3)
         return results
 
     def put(self, results: Iterable[tuple[str, Scores, Mapping[Any, Any]]]) -> None:

@@ -1,29 +1,24 @@
-"""Run scoring requests through a network, and turn its hidden states into log-probabilities.
+"""Run scoring requests through a network, and turn its logits into log-probabilities.
 
 A plan (:func:`plan_requests`) makes requests of the tokens of documents; batches of them, sorted by
 length, bounded in tokens and halved when memory runs out, go through the network (:func:`run`);
 each wanted output becomes a row of ``N_VALUES`` numbers (:func:`row_values`). The table of logits
-(tokens x vocabulary) is the largest thing that a language model makes, and a few numbers per row
-are wanted of it, so it is made for some rows at a time.
+(outputs x vocabulary) is the largest thing that a language model makes, so that its output layer
+computes the wanted rows only (:func:`output_logits`).
 """
 
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import wraps
-from itertools import pairwise
 from typing import Any, Literal, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from psychlm.device import float_type, free_bytes
 from psychlm.lm._errors import ModelError, check_limit, check_option
@@ -42,11 +37,7 @@ from psychlm.lm.tokens import Tokens, begins_with_space
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}  # most tokens in a batch, padding counted
 # a batch of so many tokens closes before a shorter request, which it would only pad
 ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}
-LOGITS_AT_ONCE = 2**22  # numbers in a table of logits (16 MB)
-MOST_LOGITS_GPU = 2**28  # the same on a GPU, which takes thousands of rows at a time (1 GB)
-MOST_LOGITS = 2**26  # the same for models that give no hidden states (256 MB)
-LARGE_LOGIT = 1000.0  # of a test; soft caps of published models are 30 to 50
-
+MOST_LOGITS = 2**26  # numbers in a table of logits (256 MB); on a GPU, as many as memory allows
 
 N_VALUES = 5
 # columns of the values of a row, in nats; RANK counts from 1
@@ -212,12 +203,12 @@ def run(
         return
     sets = boundary_sets(model) if options.correction else None
     most = batch_tokens or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
-    by_layer = bool(reads_output_layer(model))
-    if not by_layer:
-        most = min(most, max(1, MOST_LOGITS // model.n_vocabulary))
+    # a table of float32 and its copies take at most half of what memory a GPU has left
+    most_logits = free_bytes(model.device, 32 * MOST_LOGITS) // 32
+    most = min(most, max(1, most_logits // model.n_vocabulary))
 
     def values_of(batch: list[ScoringRequest]) -> np.ndarray:
-        return _values(model, batch, options, sets, by_layer)
+        return _values(model, batch, options, sets)
 
     for batch, values in in_batches(requests, values_of, model.device, most):
         if values is None:
@@ -277,37 +268,18 @@ def _values(
     batch: list[ScoringRequest],
     options: ScoringOptions,
     sets: torch.Tensor | None,
-    by_layer: bool,
 ) -> np.ndarray:
     """Run one batch and return the values of its rows."""
     length = len(batch[0])
     places = np.concatenate([i * length + one.position for i, one in enumerate(batch)])
     # texts that share tokens read the same output more than once
     outputs, node = np.unique(places, return_inverse=True)
-    order = np.argsort(node, kind="stable")
-    target = np.concatenate([one.target for one in batch])[order]
-    inputs = network_inputs(model, batch)
-    layer = model.network.get_output_embeddings() if by_layer else None
+    target = np.concatenate([one.target for one in batch])
     with evaluating(model.network):
-        hidden = hidden_states(model, inputs) if by_layer else model.network(**inputs).logits
-    # the output layer of a network over several devices may be elsewhere than its first layer
-    device = hidden.device if layer is None else layer.weight.device
-    read = torch.from_numpy(outputs).to(device)
-    node_read = torch.from_numpy(node[order]).to(device)
-    target_read = torch.from_numpy(target).to(device)
-    sets = None if sets is None else sets.to(device)
-    hidden = hidden.to(device).flatten(0, 1)[read]
-
-    def logits_of(rows: slice) -> torch.Tensor:
-        return hidden[rows].float() if layer is None else _float32(hidden[rows], layer)
-
-    # a table and its copies take at most half of what memory a GPU has left
-    table = max(LOGITS_AT_ONCE, min(MOST_LOGITS_GPU, free_bytes(device, 0) // 32))
-    at_once = max(1, table // model.n_vocabulary)
-    values = np.empty((len(node), N_VALUES))
-    rows = row_values(logits_of, node_read, target_read, at_once, options, sets)
-    values[order] = rows.cpu().numpy()
-    return values
+        logits = output_logits(model, network_inputs(model, batch), outputs)
+    node_read = torch.from_numpy(node).to(logits.device)
+    target_read = torch.from_numpy(target).to(logits.device)
+    return row_values(logits, node_read, target_read, options, sets).cpu().numpy()
 
 
 # The network: what it computes, its mode, inputs and hidden states
@@ -382,116 +354,73 @@ def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dic
     return inputs
 
 
-def hidden_states(model: LanguageModel, inputs: dict[str, Any]) -> torch.Tensor:
-    """Return the input of the output layer, (n, length, n_hidden); the layer computes nothing."""
-    caught: list[torch.Tensor] = []
+def output_logits(
+    model: LanguageModel, inputs: dict[str, Any], outputs: NDArray[np.int64]
+) -> torch.Tensor:
+    """Return the float32 logits (n_outputs, n_vocabulary) at these places of the inputs, counted
+    over all rows.
 
-    def catch(_layer: Any, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        caught.append(given[0])
-        return (given[0][..., :0, :],)
-
-    handle = model.network.get_output_embeddings().register_forward_pre_hook(catch)
-    try:
-        model.network(**inputs)
-    finally:
-        handle.remove()
-    return caught[0]
-
-
-def structure_of(network: Any) -> str:
-    """Return what a network computes with its weights: configuration, and classes, replaced methods
-    and hooks (by their numbers, never used twice) of its modules."""
-    configuration = network.config.to_json_string(use_diff=False)
-    parts = [re.sub(r'"use_cache": \w+', "", configuration)]  # see evaluating
-    hooks = ("_forward_hooks", "_forward_pre_hooks")
-    for name, module in network.named_modules():
-        replaced = id(module.__dict__.get("forward"))
-        parts.append(f"{name} {type(module)} {replaced} {[list(vars(module)[h]) for h in hooks]}")
-    parts += [str(list(getattr(torch.nn.modules.module, f"_global{hook}"))) for hook in hooks]
-    return "\n".join(parts)
-
-
-def _once_per_model(test: Callable[[LanguageModel], int]) -> Callable[[LanguageModel], int]:
-    """Keep the result of a test for as long as the model is in memory with the same structure."""
-    results: WeakKeyDictionary[LanguageModel, tuple[str, int]] = WeakKeyDictionary()
-
-    @wraps(test)
-    def test_once(model: LanguageModel) -> int:
-        structure = structure_of(model.network)
-        if model not in results or results[model][0] != structure:
-            with torch.inference_mode(), evaluating(model.network):
-                results[model] = structure, test(model)
-        return results[model][1]
-
-    return test_once
-
-
-def _probe(model: LanguageModel) -> np.ndarray:
-    """Return a few ordinary tokens on which two ways of running a model can be compared."""
-    return np.random.default_rng(0).integers(model.n_vocabulary // 4, model.n_vocabulary, size=6)
-
-
-@_once_per_model
-def reads_output_layer(model: LanguageModel) -> bool:
-    """Return whether logits are the output layer of hidden states (no cap, scale or adapter).
-
-    That is tried on a few tokens, as they are and with hidden states so large that the largest
-    logit is ``LARGE_LOGIT``: a cap hardly changes small logits. Both sides come from the same
-    product.
+    A hook gives the output layer only the hidden states of these places; what a model does to its
+    logits (a cap, a scale) it does to them. Of a linear layer with weights of 16 bits the product
+    is computed in float32: in 16 bits it would be wrong by tenths of a nat.
     """
+    read = torch.from_numpy(outputs)
     layer = model.network.get_output_embeddings()
-    if type(layer) is not torch.nn.Linear or layer._forward_hooks:
-        return False
-    ids = _probe(model)
-    inputs = network_inputs(model, [ScoringRequest(ids, ids, ids, ids)])
-    hidden = hidden_states(model, inputs)
-    largest = layer(hidden).float().nan_to_num(0, 0, 0).abs().max().clamp(min=1e-6)
-    for factor in (1.0, float(LARGE_LOGIT / largest)):
-        handle = layer.register_forward_pre_hook(lambda _, given, by=factor: (given[0] * by,))
-        try:
-            logits = model.network(**inputs).logits.float()
-        finally:
+
+    def select(_layer: Any, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        hidden = given[0].flatten(0, 1)
+        return (hidden[read.to(hidden.device)][None],)
+
+    def in_float32(layer: Any, given: tuple[torch.Tensor, ...], _product: Any) -> torch.Tensor:
+        hidden = given[0][0].to(layer.weight.device)
+        if hidden.is_cuda:
+            product = torch.mm(hidden, layer.weight.T, out_dtype=torch.float32)
+        else:
+            product = hidden.float() @ layer.weight.float().T
+        return (product if layer.bias is None else product + layer.bias.float())[None]
+
+    handles = [] if layer is None else [layer.register_forward_pre_hook(select)]
+    plain = type(layer) is torch.nn.Linear and len(layer._forward_hooks) == 0
+    if plain and layer.weight.dtype in (torch.float16, torch.bfloat16):
+        handles.append(layer.register_forward_hook(in_float32))
+    try:
+        logits = model.network(**inputs).logits.flatten(0, 1).float()
+    finally:
+        for handle in handles:
             handle.remove()
-        ours = layer(hidden * factor).float().to(logits.device)
-        finite = logits.isfinite()
-        if logits.shape != ours.shape or not finite.equal(ours.isfinite()):
-            return False
-        if finite.any():
-            allowed = 8 * torch.finfo(layer.weight.dtype).eps * ours[finite].abs().max()
-            if (logits[finite] - ours[finite]).abs().max() > allowed:
-                return False
-    return True
+    # a network that computes its logits without its output layer gives those of all places
+    return logits if len(logits) == len(outputs) else logits[read.to(logits.device)]
 
 
-@_once_per_model
 def largest_family(model: LanguageModel) -> int:
-    """Return how many tokens a tree of texts may have: 0 where a small one shows that a model does
-    not follow mask and positions, else no more than its window, which counts the tokens of the
-    input."""
-    if model.kind != "causal" or not reads_output_layer(model):
-        return 0
-    ids = _probe(model)
+    """Return how many tokens a tree of texts may have: 0 where a small one shows that a causal
+    model does not follow mask and positions, else no more than its window, which counts the tokens
+    of the input. That is tried in each call, since a network in memory may be edited."""
+    # a few ordinary tokens
+    ids = np.random.default_rng(0).integers(model.n_vocabulary // 4, model.n_vocabulary, size=6)
     path = [0, 3, 4, 5]
     none = np.array([], dtype=np.int64)
 
-    def states(tokens: np.ndarray, **tree: np.ndarray) -> torch.Tensor:
+    def logits(tokens: np.ndarray, **tree: np.ndarray) -> torch.Tensor:
         request = ScoringRequest(tokens, none, none, none, **tree)  # type: ignore[arg-type]
-        return hidden_states(model, network_inputs(model, [request]))[0].float()
+        inputs = network_inputs(model, [request])
+        with torch.inference_mode(), evaluating(model.network):
+            return output_logits(model, inputs, np.arange(len(tokens)))
 
-    alone = states(ids[path])
-    in_a_row = states(ids)[path]
-    try:  # a tree of the texts 0 1 2 and 0 3 4 5
+    alone = logits(ids[path])
+    in_a_row = logits(ids)[path]
+    # a model that takes no such mask or positions raises
+    with suppress(RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+        # a tree of the texts 0 1 2 and 0 3 4 5
         depth = np.array([0, 1, 2, 1, 2, 3])
         parent = np.array([-1, 0, 1, 0, 3, 4])
-        together = states(ids, depth=depth, parent=parent)[path]
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
-        return 0
-    if not (together - alone).abs().max() <= 0.02 * (in_a_row - alone).abs().max():
-        return 0
-    config = model.network.config.get_text_config()
-    names = ("sliding_window", "window_size", "attention_chunk_size")
-    windows = [getattr(config, name, None) for name in names]
-    return min([LARGEST_FAMILY, *(size for size in windows if isinstance(size, int))])
+        together = logits(ids, depth=depth, parent=parent)[path]
+        if (together - alone).abs().max() <= 0.02 * (in_a_row - alone).abs().max():
+            config = model.network.config.get_text_config()
+            names = ("sliding_window", "window_size", "attention_chunk_size")
+            windows = [getattr(config, name, None) for name in names]
+            return min([LARGEST_FAMILY, *(size for size in windows if isinstance(size, int))])
+    return 0
 
 
 # Log-probabilities
@@ -510,59 +439,36 @@ def boundary_sets(model: LanguageModel) -> torch.Tensor:
     return torch.stack([spaced, inside], dim=1).float().to(model.device)
 
 
-def _float32(hidden: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:
-    """Return logits in float32: in 16 bits they would be wrong by tenths of a nat."""
-    weight = layer.weight
-    bias = layer.bias
-    if weight.dtype == torch.float32:
-        return functional.linear(hidden, weight, bias)
-    if hidden.is_cuda:
-        product = torch.mm(hidden, weight.T, out_dtype=torch.float32)
-    else:
-        product = hidden.float() @ weight.float().T
-    return product if bias is None else product + bias.float()
-
-
 def row_values(
-    logits_of: Callable[[slice], torch.Tensor],
+    logits: torch.Tensor,
     node: torch.Tensor,
     target: torch.Tensor,
-    at_once: int,
     options: ScoringOptions,
     sets: torch.Tensor | None,
 ) -> torch.Tensor:
     """Return the values of every row, (n_rows, 5) in float64 (float32 on MPS): ``LOG_P``,
     ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was asked.
 
-    ``logits_of`` gives the float32 logits (n, n_vocabulary) of some of the outputs, ``at_once`` of
-    which are in memory at a time; ``node`` (n_rows,) is the output that each row is read from,
-    never decreasing, ``target`` (n_rows,) the token whose probability is wanted, below 0 for none.
+    ``logits`` (n, n_vocabulary) in float32 are overwritten; ``node`` (n_rows,) is the one of them
+    that each row is read from, ``target`` (n_rows,) the token whose probability is wanted, below 0
+    for none.
     """
-    n_nodes = int(node[-1]) + 1
     exact = float_type(node.device)
     values = torch.full((len(node), N_VALUES), torch.nan, dtype=exact, device=node.device)
-    firsts = torch.arange(0, n_nodes + at_once, at_once, device=node.device)
-    edges = torch.searchsorted(node, firsts).tolist()
-    for i, (low, high) in enumerate(pairwise(edges)):
-        logits = logits_of(slice(i * at_once, (i + 1) * at_once))
-        logits -= logits.amax(dim=1, keepdim=True)
-        if options.temperature != 1:
-            logits /= options.temperature
-        read = node[low:high] - i * at_once
-        token = target[low:high]
-        target_logits = logits[read, token.clamp(min=0)].masked_fill(token < 0, torch.nan)
-        if options.rank:  # one more than the tokens that the model finds likelier
-            likelier = 1.0 + (logits[read] > target_logits[:, None]).sum(dim=1)
-            values[low:high, RANK] = likelier.masked_fill(target_logits.isnan(), torch.nan).to(
-                exact
-            )
-        weights = logits.exp_()  # of the tokens, as shares of the likeliest one's
-        mass = weights.sum(dim=1).to(exact)
-        values[low:high, LOG_P] = target_logits.to(exact) - mass.log()[read]
-        if sets is not None:
-            share = (weights @ sets).to(exact).log() - mass.log()[:, None]
-            values[low:high, LOG_END : LOG_INSIDE + 1] = share[read]
-        if options.entropy:
-            spread = torch.special.entr(weights).sum(dim=1).to(exact)
-            values[low:high, ENTROPY] = (mass.log() + spread / mass)[read]
+    logits -= logits.amax(dim=1, keepdim=True)
+    if options.temperature != 1:
+        logits /= options.temperature
+    target_logits = logits[node, target.clamp(min=0)].masked_fill(target < 0, torch.nan)
+    if options.rank:  # one more than the tokens that the model finds likelier
+        likelier = 1.0 + (logits[node] > target_logits[:, None]).sum(dim=1).to(exact)
+        values[:, RANK] = likelier.masked_fill(target_logits.isnan(), torch.nan)
+    weights = logits.exp_()  # of the tokens, as shares of the likeliest one's
+    mass = weights.sum(dim=1).to(exact)
+    values[:, LOG_P] = target_logits.to(exact) - mass.log()[node]
+    if sets is not None:
+        share = (weights @ sets.to(node.device)).to(exact).log() - mass.log()[:, None]
+        values[:, LOG_END : LOG_INSIDE + 1] = share[node]
+    if options.entropy:
+        spread = torch.special.entr(weights).sum(dim=1).to(exact)
+        values[:, ENTROPY] = (mass.log() + spread / mass)[node]
     return values

@@ -63,10 +63,8 @@ def check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
         wrong = f"mean the same ({meanings})"
     else:
         return tuple(labels)
-    raise ModelError(
-        f"labels of {name}, {list(labels)}, {wrong}; pass them in the order of its outputs, such "
-        "as labels=['contradiction', 'neutral', 'entailment']"
-    )
+    advice = "pass labels=['contradiction', 'neutral', ...] in the order of its outputs"
+    raise ModelError(f"labels of {name}, {list(labels)}, {wrong}; {advice}")
 
 
 def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list[list[int]]:
@@ -189,10 +187,8 @@ class Prompt:
         if self.messages is None:
             return before
         if getattr(tokenizer, "chat_template", None) is None:
-            raise ModelError(
-                "a chat takes the chat template of the model's tokenizer, and this one has none; "
-                "choose a model that was trained to chat, or write lm.Prompt('...')"
-            )
+            said = "a chat takes the chat template of the model's tokenizer, which has none"
+            raise ModelError(f"{said}; choose a model trained to chat, or write lm.Prompt('...')")
         messages = (*self.messages, ("user", before))
         chat = [{"role": role, "content": text} for role, text in messages]
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
@@ -209,12 +205,9 @@ class Prompt:
             before = self.prompt.format_map(fields)
             added = tuple(self.choice.format_map(fields | {"choice": word}) for word in words)
         except (KeyError, IndexError, ValueError, AttributeError) as error:
-            raise FrameError(
-                f"the prompt {self.prompt!r} with {self.choice!r} cannot be filled for item "
-                f"{item.get('item_id')!r} ({error!r}); its fields are columns of the items that "
-                f"hold text or a number there, {list(fields)}, and braces of the text itself are "
-                "doubled"
-            ) from None
+            said = f"the prompt {self.prompt!r} with {self.choice!r} cannot be filled for item "
+            said += f"{item.get('item_id')!r} ({error!r}); its fields are {list(fields)}, and "
+            raise FrameError(f"{said}braces of the text itself are doubled") from None
         return before, added
 
 
@@ -264,18 +257,13 @@ def fill_prompts(
             name = chosen
             chosen = PROMPTS[chosen]
             if chosen.words and not meanings <= chosen.words.keys():
-                raise FrameError(
-                    f"item {item.get('item_id')!r} has the choices {list(item['choices'])}, but "
-                    f"the prompt {name!r} asks for {list(chosen.words)}; relabel the choices, or "
-                    "pass lm.Prompt('...')"
-                )
+                said = f"item {item.get('item_id')!r} has the choices {list(item['choices'])}, but "
+                said += f"the prompt {name!r} asks for {list(chosen.words)}; relabel the choices, "
+                raise FrameError(f"{said}or pass lm.Prompt('...')")
         neutral = chosen.as_chat(chosen.neutral, tokenizer)
         filled.append((*chosen.fill(item, tokenizer), neutral))
     if items["prompt"].nunique() > 1 and len({before for before, _, _ in filled}) == 1:
-        warnings.warn(
-            f"all {len(items)} items have the same prompt, {filled[0][0][-60:]!r}, so that their "
-            "choices alone are compared; the field {prompt}, in single braces, is the item's text",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        said = f"all {len(items)} items have the same prompt, {filled[0][0][-60:]!r}, so that "
+        said += "their choices alone are compared; the field {prompt} is the item's text"
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
     return filled

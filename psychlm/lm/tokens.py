@@ -133,17 +133,14 @@ def prepare_words(
     """
     ordered = check_words(words).reset_index(drop=True)
     if is_shape(ordered["word"]):
-        raise DataMissingError(
-            "these words are shapes (every letter is 'a'): the corpus was read from committed "
-            "facts, since its text is not on this machine; see `psychlm data list`"
-        )
+        said = "these words are shapes (every letter is 'a'): the text of the corpus is not here"
+        raise DataMissingError(f"{said}; see `psychlm data list`")
     ordered = ordered.sort_values(["text_id", "word_id"], kind="stable")
     for text_id, word in zip(ordered["text_id"], ordered["word"], strict=True):
         check_characters(f"text {text_id!r}", word)
     long = ordered.loc[ordered["word"].str.len() > LONGEST_WORD, ["text_id", "word_id"]]
-    advice = "split the text into words first, for instance with psychlm.lm.words_of"
-    said = f"(text_id, word_id) have more than {LONGEST_WORD:,} characters; {advice}"
-    refuse("words", long.itertuples(index=False, name=None), said)
+    said = f"have more than {LONGEST_WORD:,} characters; split the text first: psychlm.lm.words_of"
+    refuse("words (text_id, word_id)", long.itertuples(index=False, name=None), said)
     composed = ordered["word"].str.normalize("NFC")
     n_unspaced = composed.str.count(UNSPACED)
     mean_length = n_unspaced.where(n_unspaced > 0).groupby(ordered["text_id"]).transform("mean")
@@ -192,12 +189,9 @@ def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> pd.
             not isinstance(space, str) or bool(space.replace(BYTE_ORDER_MARK, "").strip())
             for space in words[column]
         ]
-        refuse(
-            f"{column} of words",
-            words.loc[wrong, ["text_id", "word_id"]].itertuples(index=False, name=None),
-            "(text_id, word_id) is neither white space nor True or False; write '' where nothing "
-            "separates two words (reading CSV needs keep_default_na=False)",
-        )
+        said = "is neither white space nor True or False; write '' where nothing separates words"
+        named = words.loc[wrong, ["text_id", "word_id"]].itertuples(index=False, name=None)
+        refuse(f"{column} of words (text_id, word_id)", named, said)
         return words[column].astype(object)
     if column in words:
         given = words[column].to_numpy(bool)

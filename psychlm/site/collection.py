@@ -168,8 +168,8 @@ def run_parameters(
         for name, value in values.items():
             if name not in notebook.parameters:
                 there = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
-                message = f"{notebook.name} has no parameter {name}; its parameters are: "
-                raise NotebookError(message + (there or "none"))
+                said = f"{notebook.name} has no parameter {name}; its parameters are: "
+                raise NotebookError(f"{said}{there or 'none'}")
             try:
                 report.check_type(name, value, notebook.parameters[name])
             except ValueError as error:

@@ -132,10 +132,8 @@ def locked_staging(folder: Path) -> Iterator[Path]:
             ) as staging:
                 yield Path(staging)
     except Timeout:
-        raise RunLockedError(
-            f"another run is at work on {folder}; wait until it ends, or use another folder: "
-            "PSYCHLM_REPORTS=some/folder psychlm run ..."
-        ) from None
+        advice = "wait until it ends, or name another folder: PSYCHLM_REPORTS=some/folder"
+        raise RunLockedError(f"another run is at work on {folder}; {advice}") from None
 
 
 @dataclass
@@ -353,8 +351,7 @@ class Runner:
             )
             staged = index.read_report(self.staging / f"{name}.json")
             if not staged or staged["status"] != "complete":
-                error = "it left no complete report; its last code cell must call "
-                error = f"{error}report.verdict(...)"
+                error = "it left no complete report; its last code cell calls report.verdict(...)"
                 at_work = None
         except CellExecutionError as problem:
             error = f"{problem.ename}: {problem.evalue}"

@@ -159,7 +159,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("scale", [0.05, 10.0])
 @pytest.mark.parametrize("family", OUTPUTS)
-def test_a_cap_or_scale_of_logits_is_seen_however_small_the_logits_are(family, scale) -> None:
+def test_a_cap_or_scale_of_logits_is_that_of_the_model(family, scale) -> None:
     tokenizer = tiny.metaspace()
     made = getattr(transformers, f"{family}ForCausalLM")
     torch.manual_seed(1)
@@ -170,6 +170,5 @@ def test_a_cap_or_scale_of_logits_is_seen_however_small_the_logits_are(family, s
                 weight.mul_(scale)
     network.config.use_cache = False
     model = lm.wrap(network, tokenizer)
-    assert forward.reads_output_layer(model) == (family == "Llama")
     ours = lm.surprisal(TEXT, model, correction=None)["surprisal_bits"]
     assert ours.sum() == pytest.approx(token_bits(model, TEXT).sum(), abs=1e-5)

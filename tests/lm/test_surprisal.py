@@ -141,8 +141,8 @@ def test_the_probabilities_of_all_words_sum_to_one(closed, context, temperature)
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_entropy_and_rank_are_those_of_the_next_token(family, temperature, models, monkeypatch):
     model = models(family)
-    # tables of five rows: no value depends on how many logits are computed at a time
-    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 5 * model.n_vocabulary)
+    # batches of five tokens: no value depends on how many logits are computed at a time
+    monkeypatch.setattr(forward, "MOST_LOGITS", 5 * model.n_vocabulary)
     words = lm.surprisal(SEA, model, entropy=True, rank=True, temperature=temperature)
     ids, table = ids_and_table(model, SEA, temperature)
     pieces = model.tokenizer.convert_ids_to_tokens(ids)
