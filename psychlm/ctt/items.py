@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage
 from scipy.optimize import minimize
 from scipy.stats import f as f_distribution
 from scipy.stats import norm
@@ -20,7 +21,9 @@ Weights: TypeAlias = pd.Series | Sequence | None  # by person, or in the order o
 ITEMS_PER_BLOCK = 1000  # whose rest scores are in memory at once
 LEAST_UNIQUENESS = 0.005  # of a standardised item, as in psych
 RELATED = 0.6  # correlation of items that are closely related, and are no copies
-ONE_SIDED = 1.645  # standard errors, of a correlation 1 / sqrt(n): .05 of one side
+FALSE_SHARE = 0.1  # of suspect keys that are expected to be right, at most
+MOST_ROUNDS = 10  # in which items that are named are left out of the others' rest scores
+DECIDED = 2.58  # standard errors, of a correlation 1 / sqrt(n): .01 of two sides
 
 
 def difficulty(responses: pd.DataFrame | Repeated, *, weights: Weights = None) -> pd.Series:
@@ -129,7 +132,10 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     the right choices by item. The result has, by ``item`` and ``choice``: ``right``; ``share`` of
     those who answered the item; ``rest_correlation`` of choosing it (0 or 1) with the proportion
     correct on the other items; ``suspect`` where a wrong choice attracts the able, beyond chance
-    (one-sided, .05) and more than the right one does: the key may be wrong.
+    and more than the right one does: the key may be wrong. The most attractive wrong choice of an
+    item is tested (one-sided, times their number), adjusted over the items that have such a choice
+    (Benjamini & Hochberg 1995, .1), and again without suspect items in the scores, up to ten times;
+    correlations are those of the last round.
 
     >>> answers = pd.DataFrame({"q1": list("AABB"), "q2": list("AABC"), "q3": list("AACB")})
     >>> answers = pd.concat([answers] * 5, ignore_index=True)
@@ -148,21 +154,38 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
         )
     graded[answers.isna()] = np.nan
     right = check_size(pd.DataFrame(graded, answers.index, answers.columns))
-    n_others = right.notna().sum(axis=1) - 1
-    total = right.sum(axis=1)
-    tables = {}
-    for item in answers.columns:
-        scored = right[item].notna() & (n_others > 0)
-        rest = ((total - right[item]) / n_others)[scored].to_numpy()
-        chosen = pd.get_dummies(answers.loc[scored, item]).astype(float)
-        values = chosen.to_numpy()
-        r = _columnwise_correlation(values, np.broadcast_to(rest[:, None], values.shape))
-        table = pd.DataFrame({"right": chosen.columns == key[item]}, chosen.columns)
-        table["share"], table["rest_correlation"] = chosen.mean(), r
-        of_key = table.loc[table["right"], "rest_correlation"].fillna(0).sum()  # 0: nobody chose it
-        beyond = max(of_key, ONE_SIDED / np.sqrt(max(len(rest), 1)))
-        table["suspect"] = ~table["right"] & (table["rest_correlation"] > beyond)
-        tables[item] = table
+    grades = right.fillna(0).to_numpy()
+    answered = right.notna().to_numpy()
+    chosen = {item: pd.get_dummies(answers[item]).astype(float) for item in answers}
+    counted = np.ones(len(chosen), dtype=bool)  # items in the scores by which others are judged
+    for _ in range(MOST_ROUNDS):
+        told_by = answered & counted
+        n_others = told_by.sum(axis=1, keepdims=True) - told_by
+        total = (grades * told_by).sum(axis=1, keepdims=True)
+        rest = (total - grades * told_by) / np.maximum(n_others, 1)
+        tables = {}
+        p = np.full(len(chosen), np.nan)  # of items whose key is not surpassed
+        for i, (item, choices) in enumerate(chosen.items()):
+            scored = answered[:, i] & (n_others[:, i] > 0)
+            values = choices.to_numpy()[scored]
+            r = _columnwise_correlation(
+                values, np.broadcast_to(rest[scored, i, None], values.shape)
+            )
+            table = pd.DataFrame({"right": choices.columns == key[item]}, choices.columns)
+            table["share"], table["rest_correlation"] = choices[answered[:, i]].mean(), r
+            of_key = np.nan_to_num(r[table["right"]]).sum()  # 0: nobody chose it
+            attractive = np.where(table["right"], -1, np.nan_to_num(r, nan=-1))
+            table["suspect"] = (attractive == attractive.max()) & (attractive > max(of_key, 0))
+            if table["suspect"].any():
+                p[i] = norm.sf(attractive.max() * np.sqrt(scored.sum())) * (~table["right"]).sum()
+            tables[item] = table
+        clean = ~(stats.benjamini_hochberg(p.clip(max=1)) < FALSE_SHARE)
+        settled = (clean == counted).all() or clean.sum() < 2
+        counted = clean
+        if settled:
+            break
+    for item, innocent in zip(tables, clean, strict=True):
+        tables[item]["suspect"] &= not innocent
     return pd.concat(tables, names=["item", "choice"])
 
 
@@ -288,18 +311,42 @@ def alpha_interval(
 def keyed_in_reverse(responses: pd.DataFrame) -> pd.Index:
     """Return the items whose answers run against most others: ratings to be recoded, or wrong keys.
 
-    They have the rarer sign on the first principal component of the items' correlations, as in R's
-    ``psych::alpha(check.keys=TRUE)``; pairs of items that nobody answered both count as 0.
+    Items are joined from the most to the least correlated (average linkage of absolute
+    correlations), and of two sets that correlate negatively the answers of one are turned; sets
+    whose sums do not correlate beyond chance (.01), as of scales of different things, stay apart.
+    Named are those of the rarer sign within each set, as R's ``psych::alpha(check.keys=TRUE)`` has
+    them of one factor. Pairs of items that nobody answered both count as 0.
 
     >>> ratings = pd.DataFrame({"q1": [1, 2, 4, 5], "q2": [1, 3, 4, 4], "q3": [5, 4, 2, 1]})
-    >>> keyed_in_reverse(ratings).tolist()
+    >>> keyed_in_reverse(pd.concat([ratings] * 9, ignore_index=True)).tolist()
     ['q3']
     """
     checked = check_size(responses, ratings=True)
-    correlations, _ = stats.pairwise_correlations(checked.to_numpy(), 3)
-    component = np.linalg.eigh(np.nan_to_num(correlations))[1][:, -1]
-    component *= np.sign(component.sum()) or 1
-    return checked.columns[component < 0]
+    correlations, n_both = stats.pairwise_correlations(checked.to_numpy(), 3)
+    correlations = np.nan_to_num(correlations)
+    np.fill_diagonal(correlations, 1)
+    n_items = len(correlations)
+    sign = np.ones(n_items)
+    sets = list(np.eye(n_items))  # 1 of items of the set, by set; of two that stay apart all 0
+    apart = []
+    distance = 1 - np.abs(correlations[np.triu_indices(n_items, 1)]).clip(0, 1)
+    for merge in linkage(distance, "average")[:, :2].astype(int):
+        pair = np.stack([sets[number] for number in merge])
+        # Covariances of the two sums, of items turned so far.
+        between = (pair * sign) @ correlations @ (pair * sign).T
+        n = pair[0] @ n_both @ pair[1] / max(pair[0].sum() * pair[1].sum(), 1)
+        r = between[0, 1] / np.sqrt(max(between[0, 0] * between[1, 1], 1e-12))
+        if abs(r) * np.sqrt(n) > DECIDED:
+            sign[pair[1] > 0] *= np.sign(r)
+            sets.append(pair.sum(axis=0))
+        else:
+            apart += list(pair)
+            sets.append(np.zeros(n_items))
+    reverse = np.zeros(n_items, dtype=bool)
+    for members in [*apart, sets[-1]]:
+        common = np.sign(members @ sign) or sign[members.argmax()]
+        reverse |= (members > 0) & (sign != common)
+    return checked.columns[reverse]
 
 
 def copied_items(responses: pd.DataFrame | Repeated) -> pd.Series:

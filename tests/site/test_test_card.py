@@ -196,3 +196,24 @@ def test_items_that_one_group_alone_was_asked_are_named_as_such(tmp_path, monkey
     found = card_of(x, form, tmp_path, monkeypatch)
     assert found["untested"] == ["2 items by form (asked of one group only): ['item-7', 'item-8']"]
     assert found["groups_said"] == ["DIF by form: 200 of 200 persons (1: 100, 2: 100)"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_few_persons_cannot_tell_is_said_and_no_item_called_clean(tmp_path, monkeypatch):
+    rng = np.random.default_rng(8)
+    x = simulate.responses(rng.normal(size=24), simulate.items(120, rng), rng)
+    five = card_of(x.iloc[:5, :11], None, tmp_path, monkeypatch)
+    assert five["named"][0] == "no item could be judged"
+    assert "needs 20" in five["not_computed"]["dimensions"]
+    models = card_of(x, None, tmp_path, monkeypatch)
+    assert models["dependent"] is None
+    assert "persons tell no pair apart" in models["not_computed"]["dependent pairs"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_groups_too_small_to_be_compared_are_named(tmp_path, monkeypatch):
+    rng = np.random.default_rng(9)
+    x = simulate.responses(rng.normal(size=90), simulate.items(6, rng), rng)
+    school = pd.DataFrame({"class": ["7a", "7b"] * 44 + ["7B", "7 a"]}, x.index)
+    found = card_of(x, school, tmp_path, monkeypatch)
+    assert found["groups_said"][0].endswith("without groups of fewer than 20 ('7B': 1, '7 a': 1)")
