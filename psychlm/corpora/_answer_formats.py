@@ -327,10 +327,22 @@ def _with_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     return pd.concat([first, cells.set_axis(names, axis=1)], ignore_index=True)
 
 
+def _without_labels(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Return a table of numbers without a row of texts below its header, as SoSci Survey has."""
+    first = cells.iloc[:1].map(lambda one: isinstance(one, str) and len(one) > 3)
+    if len(cells) < 2 or not first.all(axis=None):
+        return cells
+    below = cells.iloc[1:].reset_index(drop=True)
+    if sum(is_numeric(numbers_of(below.iloc[:, place])) for place in range(below.shape[1])) < 3:
+        return cells
+    notes.append("the row below the header holds labels")
+    return below
+
+
 def shape_of(cells: pd.DataFrame, wide_items: bool) -> Shape:
     """Return a table as its format has it; with ``wide_items`` it is no long one."""
     notes: list[str] = []
-    twice = _with_header(cells, notes)
+    twice = _with_header(_without_labels(cells, notes), notes)
     cells = unique_columns(twice, number=True)
     form = next(f for f in FORMATS if not (f.name == LONG and wide_items) and f.fits(cells))
     table, format_notes = form.prepare(cells) if form.prepare else (cells, [])

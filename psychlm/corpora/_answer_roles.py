@@ -22,6 +22,7 @@ education email end enddate ethnicity female finished form gender grade group gr
 klasse language level major male mark marks name nationality points progress race region school
 score section sex start startdate state status sum sumscore time timestamp total treatment treated
 version year""".split()
+A_SUM = "the sum or share of the others"
 CATEGORIES = 12  # different whole numbers that an item has at most
 
 
@@ -171,13 +172,14 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
                 why[name] = span(numbers[name])
     items = [name for name in numbers if name not in why or name in certain]
     # the sum, share or percentage of the other items, maybe rounded, is no further item
-    for name in [name for name in others if name in items and n_values[name] > 2]:
-        sums = numbers[items].drop(columns=name).sum(axis=1)
+    further = [*why, *(name for name in others if name in items)]
+    for name in [name for name in further if n_values[name] > 2]:
+        sums = numbers[items].drop(columns=name, errors="ignore").sum(axis=1)
         total = numbers[name].sum()
         is_share = np.allclose(numbers[name] * sums.sum(), sums * total, rtol=0.02)
         if len(items) > 3 and sums.any() and is_share:
-            items.remove(name)
-            why[name] = "the sum or share of the others"
+            items = [one for one in items if one != name]
+            why[name] = A_SUM
     return items, {name: reason for name, reason in why.items() if name not in items}
 
 
@@ -202,6 +204,23 @@ def warn_of_codes(responses: pd.DataFrame, notes: list[str]) -> None:
             f"values {apart} lie apart: if they stand for missing answers, missing={apart}"
         )
         warnings.warn(f"answers {apart} lie apart from the scale; see missing=", stacklevel=2)
+
+
+def warn_of_names(responses: pd.DataFrame, turned: Sequence[str], notes: list[str]) -> None:
+    """Note names of items that say that 1 is an error, or that number repeats of fewer items."""
+    names = pd.Index(map(str, responses.columns))
+    errors = names[names.str.contains(r"(?i)(?<![a-z])(?:errors?|fehler|incorrect|wrong)(?![a-z])")]
+    if len(errors.difference(turned)):
+        said = f"1 counts as right, also in {format_names(errors)}; if it is an error there, "
+        notes.append(f"{said}reverse= names these items")
+        warnings.warn(notes[-1], stacklevel=2)
+    series = names.str.extract(r"(.+)[_.-](?:s|sample|run|rep|epoch|seed|try)(\d+)$")
+    n_of_stem = series[0].value_counts()
+    if series.notna().all(axis=None) and len(n_of_stem) > 1 and n_of_stem.min() > 1:
+        notes.append(
+            f"{names[0]!r} and {names[1]!r} are read as two items; if they are repeats of one, "
+            "write a long table with the columns person, item, repeat and correct"
+        )
 
 
 def turn(responses: pd.DataFrame, reverse: Sequence[str], notes: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from unicodedata import normalize
 
 import pandas as pd
@@ -13,7 +12,6 @@ import pandas as pd
 from psychlm import frames
 from psychlm.corpora import _sniff
 from psychlm.corpora._formats import check_column
-from psychlm.corpora._reading_formats import EYELINK
 from psychlm.frames import FrameError, format_names, refuse
 
 
@@ -93,6 +91,13 @@ def from_long(
         table["text_id"] = joined(table, ["text_id", *condition])
     blank = table[list(ids.values())].isna()
     blank["word"] |= table["word"] == ""
+    for column, name in {person: "subject", text: "text_id"}.items():
+        n_blank = int(blank.loc[~blank["word"], name].sum())
+        if 2 * n_blank > (~blank["word"]).sum():
+            raise FrameError(
+                f"{n_blank} rows with a word have no {column!r}; if the cell above holds for them, "
+                f"fill the column (in pandas: table[{column!r}].ffill())"
+            )
     notes = [
         f"{int(blank[name].sum())} of {len(table)} rows without {original!r} are dropped"
         for original, name in ids.items()
@@ -114,7 +119,8 @@ def from_long(
         raise FrameError(
             f"{int(readings_twice.sum())} readings (subject, text_id, word_id) occur more than "
             f"once, first {first}; if one reader saw a text twice, name the column that tells the "
-            "times apart: condition='Trial'"
+            "times apart, condition='Trial'; if two readers have one name, join columns that tell "
+            f"them apart, person='{person}+file' or '{person}+Session'"
         )
     table = frames.check_readings(table)
 
@@ -190,81 +196,3 @@ def with_predictors(words: pd.DataFrame) -> pd.DataFrame:
     length = frames.without_marks(words["word"]).str.count(r"[^\W_]")
     added = {"position": words["word_id"], "length_chars": length}
     return words.assign(**{name: x for name, x in added.items() if name not in words})
-
-
-# Columns of the corpora that pymovements names: those of IDS, and times in EYELINK's order.
-_MECO = "uniform_id itemid ianum ia firstfix.dur firstrun.dur firstrun.gopast dur"
-PYMOVEMENTS = {
-    "CopCo": "part speechId+paragraphId wordId word "
-    "word_first_fix_dur word_first_pass_dur word_go_past_time word_total_fix_dur",
-    "EMTeC": "subject_id item_id+model+decoding_strategy word_id word FFD FPRT RPD_inc TFT",
-    "MECOL2W1": _MECO,
-    "MECOL2W2": _MECO,
-    "OneStop": f"participant_id unique_paragraph_id IA_ID IA_LABEL {' '.join(EYELINK)}",
-    "PoTeC": "reader_id text_id word_index_in_text word FFD FPRT RPD_inc TFT",
-}
-
-
-def from_pymovements(
-    name: str, folder: str | Path, *, columns: str | None = None, query: str = ""
-) -> Corpus:
-    """Read the precomputed reading measures of a corpus that the library pymovements knows.
-
-    Download it with that library first: ``pymovements.Dataset("PoTeC", folder).download()``. Times
-    of 0 ms (the word was not fixated, or not in the first pass) are missing.
-
-    Parameters
-    ----------
-    name : str
-        A name of ``pymovements.DatasetLibrary.names()``: "PoTeC", "OneStop", "MECOL2W1" ...
-    folder : path
-        The dataset's folder; the measures lie in its ``precomputed_reading_measures``.
-    columns : str, optional
-        For a corpus that :data:`PYMOVEMENTS` does not list, or another release of one: the names
-        of the columns with person, text (several joined by "+"), number of the word, word, first
-        fixation, gaze duration, go-past and total time, in this order, separated by blanks. Parts
-        of file names (``subject_id``) may serve as columns.
-    query : str, optional
-        Rows to read, for :meth:`pandas.DataFrame.query`: OneStop has "not repeated_reading_trial".
-
-    Examples
-    --------
-    >>> from_pymovements("PoTeC", "data/raw/potec").readings  # doctest: +SKIP
-    """
-    try:
-        import pymovements
-    except ImportError as error:
-        raise ImportError(
-            "reading such a corpus needs pymovements: pip install 'psychlm[eyetracking]'"
-        ) from error
-    dataset = pymovements.Dataset(name, path=Path(folder))
-    kind = "precomputed_reading_measures"
-    if columns is None and name not in PYMOVEMENTS:
-        raise FrameError(
-            f"the columns of {name!r} are not known; name them with columns='person text number "
-            f"word first_fixation gaze go_past total' (known: {sorted(PYMOVEMENTS)})"
-        )
-    dataset.definition.resources = dataset.definition.resources.filter(kind)
-    dataset.scan()
-    dataset.load_precomputed_reading_measures()
-    # One frame per file; what a file's name tells (subject_id) joins its rows.
-    about = dataset.fileinfo[kind].to_dicts()
-    parts = [part.frame.to_pandas() for part in dataset.precomputed_reading_measures]
-    parts = [
-        frame.assign(**{key: value for key, value in of_file.items() if key not in frame})
-        for of_file, frame in zip(about, parts, strict=True)
-    ]
-    table = pd.concat(parts, ignore_index=True)
-    table = table.query(query) if query else table
-    person, text, number, word, *times = (columns or PYMOVEMENTS[name]).split()
-    texts = text.split("+")
-    check_column([person, *texts, number, word, *times], table, "; name them with columns='...'")
-    times_ms = table[times].apply(pd.to_numeric, errors="coerce")
-    has_text = table[texts].notna().all(axis=1)
-    long = times_ms.set_axis([*EYELINK.values()], axis=1).assign(
-        Subject=table[person],
-        Item=table[texts].astype(str).agg("-".join, axis=1).where(has_text),
-        WordNr=table[number] + (table[number].min() == 0),  # some count from 0
-        Word=table[word].astype("string").str.strip().astype(object),
-    )
-    return from_long(long, measures={measure: measure for measure in EYELINK.values()})

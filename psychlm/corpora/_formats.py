@@ -17,24 +17,26 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, format_names, label_of
 
 # the usual names of columns by role, the likeliest first, without blanks, marks and case
 USUAL = {
     "person": "person personid participant participantid participantnr participantprivateid "
     "student studentid respondent respondentid subject subjectid subjectnr subj ppt vp vpn vpnr "
     "vpcode vpnummer versuchsperson versuchspersonnr proband probandin probandid teilnehmer "
-    "teilnehmerin teilnehmerid reader readerid sujet sujeto participante proefpersoon ppn user "
+    "teilnehmerin teilnehmerid schüler schülerin matrikelnr élève alumno "
+    "reader readerid sujet sujeto participante proefpersoon ppn user "
     "worker workerid player playername prolificid prolificpid responseid recordid userid uuid "
     "runid studyid recordingsessionlabel id",
-    "item": "item variable question itemid questionid sampleid docid instanceid taskid",
+    "item": "item variable question itemid questionid sampleid docid instanceid taskid itemnr "
+    "itemno itemnumber questionkey",
     "answer": "correct score rating iscorrect acc accuracy grade value resp "
-    "evaluationiscorrect evaluationscore response answer",
+    "evaluationiscorrect evaluationscore *.corr *.acc response answer",
     "repeat": "repeat epoch attempt trial wave rater seed run replicate",
     "text": "textid text itemid item itemnr itemno itemnumber sentenceid sentencenr "
     "sentenceno sentencenumber satzid satznr satznummer sentence satz zin passage passageid "
     "paragraph paragraphid story storyid stimulus stimulusid stim phrase frase oracion "
-    "durchgang trialid",
+    "oracionid fraseid phraseid zinid durchgang trialid",
     "word_number": "wordid wordnr wordnumber wordno wordnum wordindex wordposition wordpos "
     "posición wordorder wortnr wortnummer wortposition wortindex wortid nummot nmot position "
     "posicion pos zone iaid ianum nr number numero region regionnr regionid",
@@ -45,12 +47,16 @@ USUAL = {
     "phase block blocktype part teil art typ experiment expt exp task list",
     "correct": "correct iscorrect questioncorrect answercorrect responsecorrect korrekt richtig "
     "fragekorrekt antwortkorrekt fragerichtig antwortrichtig accuracy acc questionaccuracy "
-    "questionacc",
+    "questionacc correcto correcta juste exact goed corretto",
 }
 # words for right and wrong answers
 GRADES = dict.fromkeys(["true", "correct", "right", "richtig", "korrekt"], 1.0)
 WRONG = ("incorrect", "wrong", "falsch")
 GRADES |= dict.fromkeys(["false", *WRONG], 0.0)
+PRACTICE = re.compile(
+    r"(?i)(?<![a-z])(?:practi[cs]e|training|warm-?up|(?:ue|ü)bung(?:en)?|probe|entra[iî]nement)"
+    r"(?![a-z])"
+)
 Read = TypeVar("Read")
 # errors of pandas and JSON: ValueErrors; of Arrow and zip: OSErrors; and of logs of other shapes
 UNREADABLE = (ValueError, OSError, zipfile.BadZipFile)
@@ -122,6 +128,15 @@ def find(rows: pd.DataFrame, names: Iterable[str], used: Iterable[str] = ()) -> 
         if len(found) == name.count("+") + 1:
             return "+".join(map(str, found))
     return ""
+
+
+def kinds_of(rows: pd.DataFrame, name: str) -> pd.Series:
+    """Return the kinds of trials that a column names; "yes" in a column ``practice`` is one."""
+    cells = rows[name].map(label_of, na_action="ignore").astype("str").str.strip()
+    if PRACTICE.search(name.replace("_", " ")):
+        yes = cells.str.casefold().isin(["1", "1.0", "true", "yes", "ja", "practice"])
+        return cells.mask(yes, "practice").mask(~yes, cells.str.replace(PRACTICE, "", regex=True))
+    return cells
 
 
 def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:

@@ -28,10 +28,12 @@ TIMES = {
     "self_paced_ms": "rt rts readingtime readtime rtword wordrt reactiontime responsetime "
     "latency lesezeit lz zeit reaktionszeit latenz tempsdelecture tempslecture temps "
     "tiempo ms time duration selfpaced sprrt spr leestijd tr tiempodelectura",
-    "first_fixation_ms": "ffd firstfixation firstfixationduration",
-    "gaze_ms": "gaze gd gazeduration fprt firstpass firstpassduration firstrundwelltime",
-    "go_past_ms": "gopast gopasttime rpd rpdinc regressionpath regressionpathduration",
-    "total_ms": "total tft tfd trt totaltime totalfixationduration dwelltime",
+    "first_fixation_ms": "ffd firstfixation firstfixationduration wordfirstfixdur firstfixdur",
+    "gaze_ms": "gaze gd gazeduration fprt firstpass firstpassduration firstrundwelltime "
+    "wordfirstpassdur firstrundur",
+    "go_past_ms": "gopast gopasttime rpd rpdinc regressionpath regressionpathduration "
+    "wordgopasttime firstrungopast",
+    "total_ms": "total tft tfd trt totaltime totalfixationduration dwelltime wordtotalfixdur",
 }
 TIME_OF = {f"{n}{ms}": ours for ours, x in TIMES.items() for n in x.split() for ms in ("", "ms")}
 GRADE = "Whether or not answer was correct (NULL if N/A)"

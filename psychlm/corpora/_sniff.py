@@ -227,6 +227,11 @@ def read_table(
     start = [line for line in flat.split("\n")[:20] if line.strip()]
     if not start:
         raise FrameError(f"{path} is empty")
+    if re.search(r"(?mi)^\s*&END\b", text):
+        raise FrameError(
+            f"{path} is a control file of Winsteps: save the lines of persons, below END NAMES or "
+            "END LABELS, as a file of their own (who, a blank, and a digit or letter for each item)"
+        )
     if (cells := _fixed_cells(text)) is not None:
         return Table(
             cells, [*notes, "a digit or letter is the answer to an item; there is no header"]
@@ -255,7 +260,18 @@ def read_table(
     cells = cells.loc[:, (cells.columns != "") | cells.notna().any().to_numpy()]
     if not cells.shape[1]:
         raise FrameError(f"{path} is empty but for separators of cells, {separator!r}")
-    return Table(cells, notes)
+    return Table(_with_one_header(cells, notes), notes)
+
+
+def _with_one_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Return a table without rows that repeat its header, as files put together have them."""
+    names = list(map(str, cells.columns))
+    is_header = cells.iloc[:, 0].eq(names[0])
+    if not is_header.any() or len(set(names)) < len(names) or max(map(len, names)) == 1:
+        return cells
+    is_header[is_header] = cells[is_header].fillna("").eq(names).all(axis=1)
+    notes += [f"{is_header.sum()} rows repeat the header"] if is_header.any() else []
+    return cells[~is_header].reset_index(drop=True)
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -279,9 +295,21 @@ def read_tables(path: Path, encoding: str | None = None, *, labels: bool = False
 
 
 def _excel_cells(path: Path) -> Table:
-    """Return the largest sheet of a file of Excel, whose header may stand below titles."""
+    """Return the largest sheet of a file of Excel, whose header may stand below titles.
+
+    Cells that are merged over several rows hold in each of these rows.
+    """
+    from openpyxl import load_workbook
+
     options: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
-    sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl", na_values=[""], **options)
+    workbook = load_workbook(path, data_only=True)
+    for sheet in workbook.worksheets:
+        for block in list(sheet.merged_cells.ranges):  # filled downwards
+            column = [row[0] for row in sheet[block.coord]]
+            sheet.unmerge_cells(block.coord)
+            for cell in column[1:]:
+                sheet.cell(cell.row, cell.column, column[0].value)
+    sheets = pd.read_excel(workbook, sheet_name=None, engine="openpyxl", na_values=[""], **options)
     name, cells = max(sheets.items(), key=lambda sheet: sheet[1].notna().to_numpy().sum())
     notes = [f"sheet {name!r} of {list(sheets)}"] if len(sheets) > 1 else []
     cells = cells.dropna(how="all").dropna(axis=1, how="all")
@@ -292,7 +320,8 @@ def _excel_cells(path: Path) -> Table:
     notes += [f"{first} rows above the header"] if first else []
     texts = cells.iloc[first:].map(lambda one: label_of(one).strip(), na_action="ignore")
     header = [normalize("NFC", name) for name in texts.iloc[0].fillna("")]
-    return Table(texts.iloc[1:].reset_index(drop=True).set_axis(header, axis=1), notes)
+    cells = texts.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
+    return Table(_with_one_header(cells, notes), notes)
 
 
 def _fixed_cells(text: str) -> pd.DataFrame | None:

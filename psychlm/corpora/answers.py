@@ -19,9 +19,18 @@ import pandas as pd
 
 from psychlm import roles
 from psychlm.corpora import _answer_roles, _logs
-from psychlm.corpora._answer_formats import LONG, Shape, names_of, shape_of
-from psychlm.corpora._answer_roles import CATEGORIES, DESCRIBE, as_text, n_values_of, span
-from psychlm.corpora._formats import USUAL, check_column, find, naming, plain
+from psychlm.corpora._answer_formats import LONG, RIGHT, Shape, names_of, shape_of
+from psychlm.corpora._answer_roles import A_SUM, CATEGORIES, DESCRIBE, as_text, n_values_of, span
+from psychlm.corpora._formats import (
+    GRADES,
+    PRACTICE,
+    USUAL,
+    check_column,
+    find,
+    kinds_of,
+    naming,
+    plain,
+)
 from psychlm.corpora._sniff import numbers_of, read_table, read_tables
 from psychlm.frames import (
     FrameError,
@@ -44,6 +53,9 @@ A_KEY = (
     r"(?i)((answer|correct)[ _]?)?key|((correct|right)[ _])?answers|(correct|right)[ _]answer|"
     r"lösung(en)?|corrigé|solutions?"
 )
+# columns of a long table that tell practice from the rest, or what is right
+OF_TRIALS = "practice ispractice block blocktype phase trialtype label type".split()
+RIGHT_BESIDE = "target gold corrans correctresponse *.cresp".split()
 NUMBERS_REPEATS = (
     r"(?i).*(event|wave|visit|session|occasion|attempt|instance|messzeitpunkt|welle).*"
 )
@@ -223,7 +235,7 @@ def _with_persons(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> 
     if told["filter"]:
         name, equals, value = told["filter"].partition("=")
         check_column([name if equals else ""], header, "; a filter is COLUMN=VALUE")
-        kept = shape.table[name].map(label_of, na_action="ignore").eq(value)
+        kept = shape.table[name].map(label_of, na_action="ignore").eq(value) | (value == "*")
         if not kept.any():
             there = format_names(shape.table[name].dropna().unique())
             raise FrameError(f"no row has {value!r} in {name!r}, which has {there}")
@@ -250,6 +262,26 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     for what, name in {"person": person, "item": item, "answer": answer}.items():
         if not name:
             raise FrameError(f"no column is known as that of {what}s: name it, {what}=")
+    # rows of instructions, and of practice
+    is_other = table[[item, answer]].isna().all(axis=1)
+    shape.notes += [f"{is_other.sum()} rows without item and answer"] if is_other.any() else []
+    table = table[~is_other].reset_index(drop=True)
+    kinds = [name for name in table if plain(name) in OF_TRIALS and not told["filter"]]
+    for name in kinds:
+        practice = kinds_of(table, name).str.match(PRACTICE).eq(True)
+        if practice.any() and not practice.all():
+            said = f"{practice.sum()} rows of practice ({name}) are left out; keep them: "
+            shape.notes.append(f"{said}filter='{name}=*'")
+            table = table[~practice].reset_index(drop=True)
+            break
+    right = find(table, [*RIGHT, *RIGHT_BESIDE], [person, item, answer])
+    given = as_text(table[answer]).astype("str").str.casefold()
+    is_text = not is_numeric(numbers_of(table[answer])) and not given.dropna().isin([*GRADES]).all()
+    if right and key is None and is_text:
+        wanted = as_text(table[right]).astype("str").str.casefold()
+        if given.isin(wanted.dropna()).any():
+            shape.notes.append(f"{answer!r} is graded by {right!r}")
+            table[answer] = given.eq(wanted).astype(float).where(given.notna() & wanted.notna())
     for name in (person, item):
         table[name] = table[name].map(label_of, na_action="ignore").fillna("").str.strip()
         nameless = np.flatnonzero(table[name].isin(["", "NA"])) + 1
@@ -454,6 +486,11 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         # few different texts in many columns are answers; dates, and texts of all, are none
         few = [n for n in words if words[n].nunique() <= CATEGORIES and plain(n) not in DESCRIBE]
         n_items = len(items) + len(of_key)
+        stems = {re.sub(r"\d+\W*$", "", name) for name in [*items, *of_key]}
+        alike = [n for n in few if re.sub(r"\d+\W*$", "", n) in stems - {n} and n_items > len(few)]
+        for name in alike:
+            texts = format_names(words[name].dropna().unique(), 3)
+            notes.append(f"{name} is no item, since it holds {texts}: labels= gives them numbers")
         few = [n for n in few if not (_is_date(words[n]) or (n_items and words[n].nunique() == 1))]
         words = {name: words[name] for name in few}
     if told["unanswered"]:
@@ -485,6 +522,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         responses = responses.drop(columns=points)
     if level != "scores":
         _answer_roles.warn_of_codes(responses, notes)
+        _answer_roles.warn_of_names(responses, told["reverse"], notes)
     if told["reverse"]:
         _answer_roles.turn(responses, told["reverse"], notes)
     if not told["unanswered"]:
@@ -553,7 +591,7 @@ def _described(
     named = f" ({shape.person!r})" if shape.person else ""
     parts = [f"{responses.index.nunique():,} persons{named}"]
     parts += [f"{responses.shape[1]:,} items ({values})"]
-    graded = [name for name, why in left_out.items() if why.endswith(NOT_BINARY)]
+    graded = [name for name, why in left_out.items() if why.endswith((NOT_BINARY, A_SUM))]
     few = [n for n in groups if n not in graded and 1 < groups[n].nunique() <= CATEGORIES]
     few = [n for n in groups if n in told["group"] or (n in few and not _is_date(groups[n]))]
     parts += [f"groups: {', '.join(few)}"] if few else []

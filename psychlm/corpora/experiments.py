@@ -15,7 +15,17 @@ import pandas as pd
 from psychlm import frames, roles
 from psychlm.corpora import _sniff
 from psychlm.corpora._corpus import Corpus, from_long, joined, with_predictors, with_times
-from psychlm.corpora._formats import GRADES, USUAL, Format, check_column, find, naming, series_of
+from psychlm.corpora._formats import (
+    GRADES,
+    PRACTICE,
+    USUAL,
+    Format,
+    check_column,
+    find,
+    kinds_of,
+    naming,
+    series_of,
+)
 from psychlm.corpora._reading_formats import TIME_OF, list_of, read_rows, with_lists
 from psychlm.corpora._sniff import FILE
 from psychlm.frames import FrameError, format_names, refuse
@@ -24,10 +34,6 @@ YES_AND_NO = dict.fromkeys("yes y ja j oui o sí si s sì".split(), 1.0)
 YES_AND_NO |= dict.fromkeys("no n nein non não nee".split(), 0.0)
 OURS = {"person": "subject", "text": "text_id", "word_number": "word_id", "word": "word"}
 NUMBER = "number of the word"
-PRACTICE = re.compile(
-    r"(?i)(?<![a-z])(?:practi[cs]e|training|warm-?up|(?:ue|ü)bung(?:en)?|probe|entra[iî]nement)"
-    r"(?![a-z])"
-)
 FILLER = re.compile(r"(?i)(?<![a-z])(?:fillers?|distra[ck]tors?|füller)(?![a-z])")
 
 
@@ -240,7 +246,7 @@ def _roles(
         if role == "label":  # of several, the one that tells practice or fillers from the rest
             there = [find(rows, [name], used) for name in form.names(role)]
             for name in filter(None, there):
-                kinds = _kinds(rows, name).dropna().unique()
+                kinds = kinds_of(rows, name).dropna().unique()
                 if any(PRACTICE.search(kind) or FILLER.search(kind) for kind in kinds):
                     roles[role] = name
                     break
@@ -298,6 +304,12 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     for role in ("person", "text"):
         if roles[role] not in rows:
             rows[roles[role]] = joined(rows, roles[role].split("+"))
+    if FILE in rows and roles["person"] != FILE:
+        n_files = rows.groupby(roles["person"])[FILE].nunique()
+        if (n_files > 1).any():
+            several = format_names(n_files.index[n_files > 1])
+            said = f"readers {several} stand in several files, and are taken for one reader each"
+            notes.append(f"{said}; else person='{roles['person']}+{FILE}'")
 
     # Rows with a word are readings; a question without a text is on the last that its reader saw.
     is_word = rows[word].notna() & rows[word].ne("")
@@ -365,11 +377,12 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
         answers = rows[is_answer & is_read]
         columns = (ids["person"], [ids["text"], *condition], roles["correct"])
         corpus = _with_questions(corpus, answers, words, columns, bool(told["answer"]), notes)
+    n_answers = int((is_answer & is_read).sum())
     ids["text"] = " + ".join([ids["text"], *condition])
     said_columns = ids | {ours: theirs for theirs, ours in times.items()}
     recognised = f"recognised: {form.name}: {_counts(corpus)}; of {len(rows):,} rows "
-    recognised += f"{int((is_word & is_read).sum()):,} hold words, "
-    recognised += f"{int((is_answer & is_read).sum()):,} answers; "
+    recognised += f"{int((is_word & is_read).sum()):,} hold words"
+    recognised += f", {n_answers:,} answers; " if n_answers else "; "
     recognised += ", ".join(f"{ours} = {theirs}" for ours, theirs in said_columns.items())
     recognised += f"; left out: {'; '.join(left_out) or 'nothing'}"
     return replace(corpus, notes=(recognised, *notes, *corpus.notes, *_in_seconds(corpus)))
@@ -419,22 +432,13 @@ def _with_questions(
     return corpus
 
 
-def _kinds(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Return the kinds of trials that a column names; "yes" in a column ``practice`` is one."""
-    cells = joined(rows, [name]).str.strip()
-    if PRACTICE.search(name.replace("_", " ")):
-        yes = cells.str.casefold().isin(["1", "1.0", "true", "yes", "ja", "practice"])
-        return cells.mask(yes, "practice").mask(~yes, cells.str.replace(PRACTICE, "", regex=True))
-    return cells
-
-
 def _selected(
     rows: pd.DataFrame, is_word: pd.Series, labels: Sequence[str], wanted: str | None
 ) -> tuple[pd.Series, list[str], list[str]]:
     """Return which rows a filter selects, or else all but practice; what is left out; notes."""
     is_read = pd.Series(True, rows.index)
     left_out = []
-    kinds = {name: _kinds(rows, name) for name in labels}
+    kinds = {name: kinds_of(rows, name) for name in labels}
     for clause in wanted.split(";") if wanted else ():
         name, _, values = (part.strip() for part in clause.partition("="))
         check_column([name], rows, "; a filter is COLUMN=VALUE, or COLUMN=* for all rows")

@@ -25,10 +25,8 @@ from numpy.typing import NDArray
 
 from psychlm import data, frames
 from psychlm.corpora._corpus import (
-    PYMOVEMENTS,
     Corpus,
     from_long,
-    from_pymovements,
     skipped_as_missing,
     with_predictors,
 )
@@ -39,14 +37,12 @@ from psychlm.frames import FrameError, refuse
 
 __all__ = [
     "GOODKIND_BICKNELL",
-    "PYMOVEMENTS",
     "Corpus",
     "add_lags",
     "dundee",
     "exclude",
     "from_csv",
     "from_long",
-    "from_pymovements",
     "join",
     "language_of",
     "log_frequency",

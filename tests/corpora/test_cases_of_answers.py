@@ -223,6 +223,51 @@ VARIATIONS = {
         [[1, 0, 0, 1], [1, 1, 0, 1], [0, 0, 1, 1]],
         "persons are numbered; there is no header",
     ),
+    "files put together": (
+        "id,q1,q2\na,1,0\nid,q1,q2\nb,0,1\n",
+        {},
+        [[1, 0], [0, 1]],
+        "1 rows repeat the header",
+    ),
+    "labels below the header, as SoSci Survey has": (
+        "CASE\tA1_01\tA1_02\nInterview\tQuestion one\tQuestion two\n1\t4\t2\n2\t1\t5\n",
+        {},
+        [[4, 2], [1, 5]],
+        "the row below the header holds labels",
+    ),
+    "jsPsych or E-Prime: instructions, practice, a column of what is right": (
+        "subject,trial_type,block,item,response,corrAns\na,text,,,,\na,key,practice,p,f,f\n"
+        "a,key,test,i,f,j\na,key,test,k,j,J\nb,key,practice,p,f,f\nb,key,test,i,j,j\n"
+        "b,key,test,k,,j\n",
+        {},
+        [[0, 1], [1, np.nan]],
+        "1 rows without item and answer; 2 rows of practice (block) are left out; keep them: "
+        "filter='block=*'; 'response' is graded by 'corrAns'",
+    ),
+    "practice that is kept": (
+        "subject,block,item,key.corr\na,practice,p,1\na,test,i,0\nb,practice,p,0\nb,test,i,1\n",
+        {"filter": "block=*"},
+        [[1, 0], [0, 1]],
+        "long table of 'key.corr'",
+    ),
+    "one item of words among numbers": (
+        "id,q1,q2,q3\na,1,0,No\nb,0,1,Yes\n",
+        {},
+        [[1, 0], [0, 1]],
+        "q3 is no item, since it holds ['No', 'Yes']: labels= gives them numbers",
+    ),
+    "a share of the right": (
+        "id,q1,q2,q3,q4,note\na,1,0,0,0,.25\nb,1,1,1,0,.75\nc,1,1,1,1,1\n",
+        {},
+        [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]],
+        "left out: note (the sum or share of the others)",
+    ),
+    "samples of a model": (
+        "model,q1_s1,q1_s2,q2_s1,q2_s2\na,1,0,1,1\nb,0,0,0,1\n",
+        {},
+        [[1, 0, 1, 1], [0, 0, 0, 1]],
+        "'q1_s1' and 'q1_s2' are read as two items; if they are repeats of one, write a long table",
+    ),
     "spss codes": (
         "id,q1,q2\na,1,99\nb,0,1\nc,-1,0\n",
         {"missing": ["99", -1]},
@@ -553,6 +598,21 @@ def test_in_the_shell_messages_name_its_options_and_these_help(change, advice, a
     assert done.exit_code == 1 and advice in done.output and "=True" not in done.output
     done = run(*fit, *advised)
     assert (tmp_path / "fit.json").exists(), done.output
+
+
+def test_errors_are_turned_and_the_persons_of_winsteps_are_read_as_the_message_says(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("id,q1_error,q2_error\na,1,0\nb,1,1\n")
+    with pytest.warns(UserWarning, match="if it is an error there, reverse= names these items"):
+        corpora.read_answers(file)
+    turned = corpora.read_answers(file, reverse=["q1_error", "q2_error"]).responses
+    assert turned.to_numpy().tolist() == [[0, 1], [0, 0]]
+    persons = "01 110\n02 010\n"
+    file.write_text(f"ITEM1=4\nNI=3\nNAME1=1\n&END\nq1\nq2\nq3\nEND NAMES\n{persons}")
+    with pytest.raises(FrameError, match="save the lines of persons, below END NAMES"):
+        corpora.read_answers(file)
+    file.write_text(persons)
+    assert corpora.read_answers(file).responses.to_numpy().tolist() == [[1, 1, 0], [0, 1, 0]]
 
 
 def test_what_is_told_wins_over_what_a_format_knows(tmp_path):

@@ -1,14 +1,18 @@
 """Readers of corpora against their makers' counts, a Dundee Corpus of six words written here, long
 tables, the same readings as programs write them, and exclusions counted by hand."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 import scipy
+from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
 
+import psychlm
 from psychlm import cli, frames
 from psychlm.corpora import _sniff, read_experiment
 from psychlm.corpora import reading_times as corpora
@@ -404,18 +408,22 @@ def test_named_columns_are_read_and_others_are_refused_with_both_headers(long, t
             read_experiment(file, **told | {name: "x"})
 
 
-def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
+def test_a_folder_of_pymovements_is_read_as_the_guide_says(tmp_path, monkeypatch):
     """Two readers of one text as PoTeC's release has them, in pymovements' folders."""
-    pytest.importorskip("pymovements")
-    files = tmp_path / "precomputed_reading_measures"
-    files.mkdir()
+    files = tmp_path / "potec/precomputed_reading_measures"
+    files.mkdir(parents=True)
     head = "word\tword_index_in_text\tFFD\tFPRT\tRPD_inc\tTFT\ttext_id\treader_id\n"
     for reader, text in enumerate(
         ("Das 1 0 0 0 210, Licht 2 180 240 240 300", "Das 1 150 150 150 150, Licht 2 . . . .")
     ):
         lines = ("\t".join([*row.split(), "b0", str(reader)]) for row in text.split(", "))
         (files / f"reader{reader}_b0_merged.tsv").write_text(head + "\n".join(lines) + "\n")
-    corpus = corpora.from_pymovements("PoTeC", tmp_path)
+    call = re.search(
+        r"\n(corpus = psychlm.*?\n\))", (ROOT / "docs/your_corpus.md").read_text(), re.S
+    )[1]
+    monkeypatch.chdir(tmp_path)
+    exec(call, names := {"psychlm": psychlm})
+    corpus = names["corpus"]
     words = corpus.words[["text_id", "word_id", "word"]].to_numpy().tolist()
     assert words == [["b0", 1, "Das"], ["b0", 2, "Licht"]]
     times = corpus.readings.set_index(["subject", "word_id"])[list(EYELINK.values())]
@@ -423,10 +431,6 @@ def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
     found = times.loc[[("0", 1), ("0", 2), ("1", 1), ("1", 2)]].to_numpy()
     expected = [[nan, nan, nan, 210], [180, 240, 240, 300], [150] * 4, [nan] * 4]
     np.testing.assert_array_equal(found, expected)
-    with pytest.raises(FrameError, match="no columns \\['speech', 'a'"):
-        corpora.from_pymovements("PoTeC", tmp_path, columns="speech text_id a word FFD b c TFT")
-    with pytest.raises(FrameError, match="'GazeBase' are not known"):
-        corpora.from_pymovements("GazeBase", tmp_path)
 
 
 def test_measures_of_a_drawn_scanpath_are_those_written_by_hand():

@@ -276,6 +276,35 @@ def test_a_folder_is_a_study_whose_files_are_readers_and_bad_files_are_named(tmp
     corpus = read_experiment(tmp_path)
     check(corpus, table.assign(ms=table["ms"] * 1000))
     assert any("empty.csv is left out" in note for note in corpus.notes)
+    # two lists, whose first readers have one number
+    for person, item in zip(PEOPLE, SENTENCES, strict=True):
+        rows = table[(table["person"] == person) & (table["item"] == item)].rename(
+            columns={"ms": "RT"}
+        )
+        rows.assign(Subject=1).drop(columns="person").to_csv(
+            tmp_path / f"{person}.csv", index=False
+        )
+    note = "readers ['1'] stand in several files, and are taken for one reader each"
+    assert any(note in said for said in read_experiment(tmp_path).notes)
+    corpus = read_experiment(tmp_path, person="Subject+file")  # as the note says
+    assert corpus.readings["subject"].unique().tolist() == ["1-p1", "1-p2"]
+
+
+def test_merged_cells_of_excel_and_headers_of_files_put_together_lose_no_reading(tmp_path):
+    table = lab()[["Subject", "item", "word", "RT"]]
+    table.set_index(["Subject", "item", "word"]).to_excel(tmp_path / "lab.xlsx")  # merged
+    check(read_experiment(tmp_path / "lab.xlsx"), study())
+    blank = table.assign(Subject=table["Subject"].mask(table["Subject"].duplicated()))
+    blank.to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.raises(FrameError, match=r"10 rows .* no 'Subject'; .*table\['Subject'\].ffill"):
+        read_experiment(tmp_path / "lab.csv")
+    blank.assign(Subject=blank["Subject"].ffill()).to_csv(tmp_path / "lab.csv", index=False)
+    check(read_experiment(tmp_path / "lab.csv"), study())
+    parts = [rows.to_csv(index=False) for _, rows in table.groupby("Subject")]
+    (tmp_path / "lab.csv").write_text("".join(parts))
+    corpus = read_experiment(tmp_path / "lab.csv")
+    check(corpus, study())
+    assert "1 rows repeat the header" in corpus.notes
 
 
 def test_first_pass_times_are_those_of_the_first_pass(tmp_path):
@@ -309,7 +338,7 @@ def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(
     corpus = read_experiment(file)
     assert corpus.words["text_id"].unique().tolist() == ["1"]
     assert "4 rows of practice (Bedingung); keep them: filter='Bedingung=*'" in corpus.notes[0]
-    assert "of 12 rows 8 hold words, 0 answers" in corpus.notes[0]
+    assert "of 12 rows 8 hold words; person" in corpus.notes[0]
     kept = read_experiment(file, filter="Bedingung=*")  # as the note says
     shown = roles.in_shell("filter='condition=*'; method='irt'; else (frame.dropna(axis=1) does)")
     assert shown == "--filter 'condition=*'; --method 'irt'; else"
