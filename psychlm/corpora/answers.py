@@ -489,8 +489,8 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         stems = {re.sub(r"\d+\W*$", "", name) for name in [*items, *of_key]}
         alike = [n for n in few if re.sub(r"\d+\W*$", "", n) in stems - {n} and n_items > len(few)]
         for name in alike:
-            texts = format_names(words[name].dropna().unique(), 3)
-            notes.append(f"{name} is no item, since it holds {texts}: labels= gives them numbers")
+            held = format_names(words[name].dropna().unique(), 3)
+            notes.append(f"{name} is no item, since it holds {held}: labels= gives them numbers")
         few = [n for n in few if not (_is_date(words[n]) or (n_items and words[n].nunique() == 1))]
         words = {name: words[name] for name in few}
     if told["unanswered"]:

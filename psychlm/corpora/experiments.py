@@ -307,9 +307,10 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     if FILE in rows and roles["person"] != FILE:
         n_files = rows.groupby(roles["person"])[FILE].nunique()
         if (n_files > 1).any():
-            several = format_names(n_files.index[n_files > 1])
-            said = f"readers {several} stand in several files, and are taken for one reader each"
-            notes.append(f"{said}; else person='{roles['person']}+{FILE}'")
+            notes.append(
+                f"readers {format_names(n_files.index[n_files > 1])} stand in several files, and "
+                f"are taken for one reader each; else person='{roles['person']}+{FILE}'"
+            )
 
     # Rows with a word are readings; a question without a text is on the last that its reader saw.
     is_word = rows[word].notna() & rows[word].ne("")

@@ -2,13 +2,14 @@
 
 Reference: the table of cases beside the shared files, counted by hand."""
 
+import re
+
 import numpy as np
 import pytest
-from conftest import shared
+from conftest import ROOT, shared
 
 from psychlm import corpora
 from psychlm.corpora import reading_times
-from psychlm.reading_times import fit
 
 # file, words, texts, readings, readers, graded questions
 STUDIES = [
@@ -39,20 +40,51 @@ def test_a_study_is_read_as_what_it_is(name, n_words, n_texts, n_readings, n_rea
         assert study.accuracy.round(3).tolist() == [0.969, 0.938, 0.969]
 
 
+# what the guide's table says to change for another file: a word of the page, and its replacement
+PLAIN = {
+    ', filter="Label=experiment"': "",
+    "accuracy=study.accuracy, ": "",
+    "(1 | item)": "(1 | text_id)",
+    "surprisal_bits * C(condition, Sum)": "surprisal_bits",
+    "additive = ": "# ",
+    "print(reading_times.anova(": "# ",
+    "print(fit.means(": "# ",
+}
+CHANGES = {
+    "pcibex_results.csv": {},
+    "gorilla.csv": {"Label=experiment": "condition=SRC,ORC"},
+    "lab_excel.csv": {
+        "Label=experiment": "Bedingung=SRC,ORC",
+        "C(condition, Sum)": "C(Bedingung, Sum)",
+        'means("condition"': 'means("Bedingung"',
+    },
+    "jspsych2.csv": PLAIN,
+    "french_NFC.csv": PLAIN,
+    "hindi.csv": PLAIN,
+}
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_three_files_of_one_study_give_one_mixed_model():
-    """PCIbex, Gorilla and Excel: the same 24 items in two conditions, the same estimates."""
-    estimates = []
-    fillers_out = {"pcibex_results": "Label=experiment", "gorilla": "condition=ORC,SRC"}
-    for name, rows in (fillers_out | {"lab_excel": "Bedingung=ORC,SRC"}).items():
-        study = corpora.read_experiment(shared(f"cases/readings/{name}.csv"), filter=rows)
-        steps = reading_times.trimming("self_paced_ms", accuracy=study.accuracy, shortest=100)
-        kept, _ = reading_times.exclude(study.readings, steps)
-        data = reading_times.join(kept, study.words).rename(columns={"Bedingung": "condition"})
-        assert data["item"].nunique() == 24
-        formula = "log(self_paced_ms) ~ length_chars + C(condition, Sum) + (1 | subject)"
-        estimates.append(fit(data, formula).coefficients["estimate"].to_numpy())
-    np.testing.assert_allclose(estimates[1:], [estimates[0]] * 2, rtol=0, atol=2e-3)
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_guide_leads_from_each_raw_file_to_a_mixed_model(name, tmp_path, monkeypatch):
+    """PCIbex, Gorilla and Excel hold one study. Reference: R's lme4 on it, as the page calls it."""
+    page = (ROOT / "docs/your_reading_experiment.md").read_text().partition("## A file of your")[0]
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S))
+    code = code.replace("pcibex_results.csv", name)
+    for before, after in CHANGES[name].items():
+        assert before in code
+        code = code.replace(before, after)
+    (tmp_path / name).write_bytes(shared(f"cases/readings/{name}").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code, names)
+    estimates = names["fit"].coefficients["estimate"].to_numpy()
+    assert (tmp_path / "surprisal.png").exists()
+    if CHANGES[name] is PLAIN:
+        assert len(estimates) == 4 and np.isfinite(estimates).all()
+    else:
+        by_lme4 = [5.578, 0.01211, 0.00373, 0.00843, 0.02171, 0.0]
+        np.testing.assert_allclose(estimates, by_lme4, rtol=0, atol=1e-3)
 
 
 def test_marks_of_ibex_stay_and_two_texts_are_two():
