@@ -23,7 +23,7 @@ from torch import Tensor
 from psychlm.device import Device
 from psychlm.frames import FrameError
 from psychlm.irt.em import EM, Settings
-from psychlm.irt.likelihood import Design, Parameters
+from psychlm.irt.likelihood import Design
 from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, pick_device
 from psychlm.irt.result import IRTFit, IRTWarning
@@ -138,19 +138,20 @@ def infer(
     if ability_sd is not None:
         persons.precision = ability_sd**-2
 
-    def estimates() -> tuple[Parameters, float]:
+    def estimates() -> tuple[Logistic, float]:
         """Return posterior means of the items in standard-normal units, and ability's sd."""
         intercept, sd = items.mean + persons.centre, persons.precision**-0.5
-        return Parameters(torch.full_like(intercept, sd), intercept, 0 * intercept), sd
+        return Logistic(torch.stack([torch.full_like(intercept, sd), intercept])), sd
 
     def derivatives(rows: slice) -> tuple[Tensor, Tensor]:
         """Return expected derivatives of the responses of some rows with the present Gaussians."""
         mean = persons.mean[rows, None] + items.mean
         variance = persons.variance[rows, None] + items.variance
-        return expected_derivatives(*encoded.cells(rows, slice(None)), mean, variance)
+        block = encoded.cells(rows, slice(None))
+        return expected_derivatives(block.correct, block.answered, mean, variance)
 
     # Pass over the responses until the items rest, judged by a geometric rate of change.
-    before, last, converged = estimates()[0].table(), float("inf"), False
+    before, last, converged = estimates()[0].values, float("inf"), False
     size = max(1, (BLOCK_CELLS if chosen.type == "cpu" else BLOCK_CELLS_GPU) // n_items)
     for n_passes in range(1, max_iterations + 1):  # noqa: B007 (reported below)
         of_items = torch.zeros_like(items.mean).expand(2, -1)
@@ -163,7 +164,7 @@ def infer(
         if ability_sd is None:
             persons.learn_population()
         items.learn_population()
-        now = estimates()[0].table()
+        now = estimates()[0].values
         change = float((now - before).abs().max())
         rate = min(change / last, 0.99)
         if n_passes > 2 and change * max(1.0, rate / (1 - rate)) < tolerance:
@@ -178,7 +179,7 @@ def infer(
         )
 
     parameters, sd = estimates()
-    intercept = parameters.intercept.cpu().numpy()
+    intercept = parameters.values[1].cpu().numpy()
     zero, one = np.zeros(n_items), np.ones(n_items)
     blocks = np.full((n_items, 4, 4), np.nan)
     blocks[:, 1, 1] = items.variance.cpu().numpy()

@@ -27,13 +27,12 @@ from psychlm.irt.likelihood import (
     QUADRATURE_ERROR,
     SMALLEST_STEP,
     Design,
-    Parameters,
     QuadratureGrid,
     bounded,
     quadrature_grid,
 )
 from psychlm.irt.priors import Prior
-from psychlm.irt.response_functions import model_named, probabilities_of
+from psychlm.irt.response_functions import Logistic, model_named
 from psychlm.irt.response_matrix import NUMPY_CELLS, few_threads, pick_device
 from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import (
@@ -203,22 +202,21 @@ def fit(
         start = start.items
     if difficulty_prior is None:
         check_answers(spec)
-    by_products = difficulty_prior is None and spec.takes_products and not sandwich
-    if by_products and not isinstance(start, IRTFit):
+    by_products = spec.takes_products and not sandwich and not isinstance(start, IRTFit)
+    if difficulty_prior is not None:
+        torch_device(device)  # an unknown one is an error, and this computes on the CPU
+        record_use("irt.fit", "cpu")
+        from psychlm.irt.explanatory import solve_explanatory
+
+        with few_threads(spec.answers.values.size):
+            solution = solve_explanatory(spec, difficulty_prior, settings)
+    elif by_products:
         solution = solve_by_products(spec, start, given_errors, settings, device)
     else:
-        if difficulty_prior is not None:
-            torch_device(device)  # an unknown one is an error, and this computes on the CPU
-            record_use("irt.fit", "cpu")
-            from psychlm.irt.explanatory import solve_explanatory
+        from psychlm.irt.categories import solve_general
 
-            with few_threads(spec.answers.values.size):
-                solution = solve_explanatory(spec, difficulty_prior, settings)
-        else:
-            from psychlm.irt.categories import solve_general
-
-            with few_threads(spec.answers.values.size):
-                solution = solve_general(spec, start, given_errors, settings, sandwich, device)
+        with few_threads(spec.answers.values.size):
+            solution = solve_general(spec, start, given_errors, settings, sandwich, device)
     result = result_of(spec, solution)
     if isinstance(responses, Repeated) and responses.n.to_numpy().max() > 1:
         correlation, se = correlation_of_repeats(result, responses, group)
@@ -259,10 +257,7 @@ def solve_by_products(
         record_use("irt.fit", "cpu")  # with NumPy: torch takes a second to start
     else:
         encoded = encoded.on(pick_device(device, "irt.fit", encoded.values.size))
-    # Asymptotes from logits, whose last digit is lost.
-    fixed = probabilities_of(spec.fixed[2]).round(15)
-    free = on_device(np.isnan(fixed), encoded.device)
-    fixed = on_device(fixed, encoded.device)
+    free = on_device(np.isnan(spec.fixed[2]), encoded.device)
     common_slope = spec.tied(0) == "all"
     common_guessing = spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
@@ -270,14 +265,16 @@ def solve_by_products(
     blocks = np.full((len(items), 4, 4), np.nan)
     covariance = None
     with few_threads(encoded.values.size):
-        starts = starting_values(spec, em, fixed, start)
+        starts = starting_values(spec, em, start)
         parameters, settled, loglik, error = estimate(em, starts)
         if standard_errors:
             blocks[:, :3, :3], covariance = errors_of(em, parameters)
     runaway = host(abs(parameters.slope) >= LARGEST_SLOPE)
+    values = np.repeat([[1.0], [0.0], [0.0], [1.0]], len(items), axis=1)
+    values[: len(parameters.values)] = host(parameters.values)
     numbers = spec.numbers()
     return Solution(
-        values=np.vstack([host(parameters.table()), np.ones(len(items))]),
+        values=values,
         blocks=blocks,
         covariance=covariance,
         n_parameters=len(np.unique(numbers[numbers >= 0])),
@@ -298,34 +295,29 @@ def solve_by_products(
     )
 
 
-def starting_values(
-    spec: Specification, em: EM, fixed: Tensor, start: pd.DataFrame | None
-) -> list[Parameters]:
+def starting_values(spec: Specification, em: EM, start: pd.DataFrame | None) -> list[Logistic]:
     """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
 
     A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
-    scores see guessing where there is none. ``fixed`` holds guessing parameters, NaN: free.
+    scores see guessing where there is none.
     """
     responses = em.responses
     design = em.design
-    xp = namespace(fixed)
     device = responses.device
+    free = np.isnan(spec.fixed[2])
     if start is not None:
-        a, d, c, _ = earlier_rows(spec, start)
-        c = probabilities_of(c).round(15)
-        a = np.abs(a) if spec.positive_slopes else a
+        rows = earlier_rows(spec, start)
+        if spec.positive_slopes:
+            rows[0] = np.abs(rows[0])
+        if design.common_slope:
+            rows[0] = rows[0].mean()
         if "guessing" in spec.priors:  # a beta density is 0 where c is, as in a 2PL
-            c = c.clip(START_GUESSING, 1 - START_GUESSING)
-        a = on_device(a, device)
-        d = on_device(d, device)
-        c = on_device(c, device)
-        slope = 0 * a + a.mean() if design.common_slope else a
-        return [Parameters(slope, d, xp.where(design.guessing_free, c, fixed))]
-    guess = xp.nan_to_num(fixed)
+            rows[2] = rows[2].clip(START_GUESSING, 1 - START_GUESSING)
+        rows[2] = np.where(free, rows[2], spec.fixed[2])
+        return [Logistic(on_device(rows[: Logistic.n_rows(spec.fixed)], device))]
     rows = spec.model.form.starts(spec.answers.category_counts, spec.fixed, (0.0, 1.0))
-    slope, intercept = on_device(rows[:2], device)
-    plain = Parameters(slope, intercept, guess)
-    if not design.guessing_free.any():
+    plain = Logistic(on_device(rows[: Logistic.n_rows(spec.fixed)], device))
+    if not free.any():
         return [plain]
     without = replace(
         design,
@@ -336,11 +328,12 @@ def starting_values(
     )
     rough, _ = squarem(EM(responses, without, em.settings), plain, ROUGH, GUESSED_STEPS)
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
-    rough = replace(rough, guessing=xp.where(design.guessing_free, begin, guess))
-    return [start_from_scores(responses, design, guess), rough]
+    values = rough.values
+    values[2] = namespace(values).where(design.guessing_free, begin, plain.guessing)
+    return [start_from_scores(responses, design, plain.guessing), rough]
 
 
-def estimate(em: EM, starts: list[Parameters]) -> tuple[Parameters, np.ndarray, float, float]:
+def estimate(em: EM, starts: list[Logistic]) -> tuple[Logistic, np.ndarray, float, float]:
     """Climb from every start, roughly at first; go on from the best.
 
     Return parameters, which items have converged, the log-likelihood, and by how much it moves on a
@@ -348,7 +341,7 @@ def estimate(em: EM, starts: list[Parameters]) -> tuple[Parameters, np.ndarray, 
     """
     responses = em.responses
     others = []
-    guessed = em.guessed = bool((em.design.guessing_free | (starts[0].guessing > 0)).any())
+    guessed = len(starts[0].values) > 2
     # Newton's method builds the information matrix whole, which is possible for so many items.
     newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
     if newtonian:
@@ -364,11 +357,11 @@ def estimate(em: EM, starts: list[Parameters]) -> tuple[Parameters, np.ndarray, 
     for block in responses.blocks():
         surplus += (block.correct - block.of_answered(share[block.items])).sum(1)
     if float((surplus * posterior.mean) @ responses.count) < 0:
-        parameters = replace(parameters, slope=-parameters.slope)
+        parameters.values[0] *= -1
     return parameters, host(settled), float(posterior.loglik @ responses.count), error
 
 
-def approach(em: EM, starts: list[Parameters], guessed: bool) -> list[Parameters]:
+def approach(em: EM, starts: list[Logistic], guessed: bool) -> list[Logistic]:
     """Return parameters near a maximum, reached on a coarse grid, then those of the other starts.
 
     Such a grid resolves no steep slopes, which are held at a bound. With guessing the climb goes on
@@ -395,8 +388,8 @@ def approach(em: EM, starts: list[Parameters], guessed: bool) -> list[Parameters
 
 
 def finish(
-    em: EM, parameters: Parameters, others: list[Parameters], guessed: bool, newtonian: bool
-) -> tuple[Parameters, Tensor, QuadratureGrid, float, float]:
+    em: EM, parameters: Logistic, others: list[Logistic], guessed: bool, newtonian: bool
+) -> tuple[Logistic, Tensor, QuadratureGrid, float, float]:
     """Climb to a maximum, on finer grids while the log-likelihood moves.
 
     With guessing, other starts of single items are tried, among them ``others``, and the climb goes

@@ -212,7 +212,7 @@ def jacobian(tables: ModelTables, at_nodes: np.ndarray) -> np.ndarray:
     """
     functions = tables.functions
     nodes = torch.tensor(tables.nodes)
-    by_parameter = functions.natural_derivatives(nodes).numpy()
+    by_parameter = (functions.scores(nodes) * functions.log_probability(nodes).exp()).numpy()
     by_parameter = np.einsum("c,ricn->rin", np.arange(tables.n_categories), by_parameter)
 
     # Spread the derivatives of every item at every node over the margins that hold the item.

@@ -7,9 +7,9 @@ linear map leads from the estimates to the table of parameters (``ParameterMap``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,22 +29,30 @@ from psychlm.irt.likelihood import (
     SMALLEST_STEP,
     Posterior,
     QuadratureGrid,
-    fine_posterior,
+    integrate,
+    item_gradient,
+    node_loglik,
     quadrature_grid,
 )
 from psychlm.irt.priors import Beta
-from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
-from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING, pick_device
-from psychlm.irt.specification import Solution, Specification, earlier_rows, problems
+from psychlm.irt.response_functions import KINDS, ResponseFunction
+from psychlm.irt.response_matrix import MISSING, pick_device
+from psychlm.irt.specification import (
+    Solution,
+    Specification,
+    answers_of,
+    earlier_rows,
+    problems,
+)
 from psychlm.irt.standard_errors import (
-    POLYNOMIALS,
-    ROUGH_POLYNOMIALS,
     covariance_of,
     covariance_of_estimates,
-    missing_information,
+    observed_information,
+    row_scores,
 )
 
 STARTS = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free lower and upper asymptotes
+ASYMPTOTE_LIMIT = 13.8  # logits: estimated asymptotes stay 1e-6 away from 0 and 1
 LARGEST_STEP = 2.0  # of any estimate in one step; of slopes and intercepts more, if these are large
 # of either sign, by KINDS
 BOUNDS = np.array([LARGEST_SLOPE, math.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT])
@@ -75,28 +83,28 @@ def solve_general(
         ends.append((value, em, estimates, bool(there), error))
     value, em, estimates, converged, error = max(ends, key=lambda end: end[0])
     posterior, _ = em.expect(estimates)
-    items, mean, sd = em.unpack(estimates)
-    mean = host(mean)
-    sd = host(sd)
+    values, mean, sd = (host(each) for each in em.unpack(estimates))
     at_bound = host(estimates.abs() >= em.limits)
 
     # The covariance of the estimates that are not at their bounds, and of every column's cells.
     names = spec.parameters.names
     covariance = np.full((len(estimates), len(estimates)), np.nan)
     if standard_errors:
-        observed, scores_by_row = em.information(estimates)
+        observed = em.information(estimates, em.grid)
         owner, _ = pd.factorize(names.get_level_values(0))
-        scores = scores_by_row() if sandwich else None
+        scores = (
+            row_scores(em, estimates) @ em.derivatives(estimates)[em.used] if sandwich else None
+        )
         covariance = covariance_of_estimates(observed, owner, ~at_bound, scores)
-    basis = spec.parameters.basis
-    n_cells = len(basis) - 2 * len(spec.groups)
+    basis = host(em.derivatives(estimates))
+    n_cells = values.size
     of_items = basis[:n_cells].reshape(len(spec.fixed), -1, len(estimates)).swapaxes(0, 1)
     blocks = covariance_of(of_items, covariance)
     of_moments = basis[n_cells:, None]
     of_mean, of_log_sd = np.sqrt(covariance_of(of_moments, covariance)[:, 0, 0]).reshape(2, -1)
 
     # What a reader of the estimates must know, item by item, in any group.
-    runaway = host(items.steepness >= LARGEST_SLOPE)
+    runaway = host(em.items(estimates).steepness >= LARGEST_SLOPE)
     settled = converged & ~runaway
     is_asymptote = np.array([*(kind > 1 for kind in spec.row_kinds), False, False])
     stuck = (of_items[:, :, at_bound & is_asymptote[spec.parameters.kinds]] != 0).any((1, 2))
@@ -114,14 +122,13 @@ def solve_general(
         "fewer items"
         for g in np.flatnonzero(at_limit)
     ]
-    values, blocks = form.natural(host(items.values), blocks)
     return Solution(
         values=values,
         blocks=blocks,
         groups={"mean": mean, "sd": sd, "se_mean": of_mean, "se_sd": of_log_sd * sd},
         covariance=pd.DataFrame(covariance, names, names) if standard_errors else None,
         n_parameters=len(estimates),
-        loglik=float(posterior.loglik @ em.answers.count),
+        loglik=float(posterior.loglik @ em.count),
         log_prior=em.log_prior(estimates)[0],
         n_iterations=em.n_steps,
         loglik_error=error,
@@ -132,26 +139,13 @@ def solve_general(
     )
 
 
-def answers_of(spec: Specification, device: torch.device | str = "cpu") -> Answers:
-    """Return the distinct rows of answers; items of one group are not asked of the others."""
-    item, group = np.array(spec.columns).T
-    shown = ~spec.differs[item] | (spec.member[:, None] == group)
-    weights = np.ones(len(shown)) if spec.weights is None else spec.weights
-    n = None
-    member = spec.member
-    if spec.n is not None:
-        n = np.where(shown, spec.n[:, item], 0)
-        values = np.where(shown, spec.codes[:, item], 0)
-        sums = [weights, weights**2]
-    else:
-        spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
-        keyed = np.column_stack([spread, member.astype(np.uint8)])
-        distinct, row = np.unique(keyed, axis=0, return_inverse=True)
-        values = np.ascontiguousarray(distinct[:, :-1])
-        member = distinct[:, -1].astype(int)
-        sums = [np.bincount(row.ravel(), x) for x in (weights, weights**2)]
-    count, squares, group = (torch.tensor(x, device=device) for x in (*sums, member))
-    return Answers(values, count, squares, group, spec.answers.n_categories, n)
+def linear(spec: Specification, rows: np.ndarray) -> np.ndarray:
+    """Return rows of parameters with logits in place of asymptotes."""
+    rows = rows.copy()
+    asymptotes = np.array(spec.row_kinds) > 1
+    with np.errstate(divide="ignore"):
+        rows[asymptotes] = np.log(rows[asymptotes]) - np.log1p(-rows[asymptotes])
+    return rows
 
 
 def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: Any) -> np.ndarray:
@@ -162,7 +156,9 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
         answered = np.where(spec.codes == MISSING, np.nan, spec.codes)
     else:
         answered = spec.codes / np.where(spec.n > 0, spec.n, np.nan)
-    table = np.where(np.isnan(spec.fixed), form.turned(table, answered), spec.fixed)
+    table = linear(spec, form.turned(table, answered))
+    fixed = linear(spec, spec.fixed)
+    table = np.where(np.isnan(fixed), table, fixed)
     rows = [table] * len(spec.groups)
     moments = np.zeros((2, len(spec.groups)))
     if start is not None:
@@ -175,7 +171,8 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
                     f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
                     "they have other categories; leave start out"
                 )
-            usable = np.isnan(spec.fixed) & (np.abs(earlier) < ASYMPTOTE_LIMIT * 10)
+            earlier = linear(spec, earlier)
+            usable = np.isnan(fixed) & (np.abs(earlier) < ASYMPTOTE_LIMIT * 10)
             rows[number] = np.where(usable, earlier, table)
         if grouped:
             earlier = start.groups.reindex(spec.groups)
@@ -186,63 +183,12 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
     return np.concatenate([cells.ravel(), moments.ravel()])
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Answers of persons, or of groups of persons who answered alike."""
-
-    values: np.ndarray  # (n_rows, n_items) uint8: the category, or 255 for not asked; or k of n
-    count: Tensor  # (n_rows,) persons, or the sum of their weights
-    squares: Tensor  # (n_rows,) sum of the squares of their weights
-    group: Tensor  # (n_rows,) number of their group
-    n_categories: int
-    n: np.ndarray | None = None  # (n_rows, n_items) answers, where there may be several
-
-    @cached_property
-    def one_hot(self) -> Tensor:
-        """Numbers of answers in every category, mostly 0 or 1, (n_rows, n_items * n_categories)."""
-        codes = on_device(self.values, self.count.device)
-        if self.n is None:
-            by_category = [codes == k for k in range(self.n_categories)]
-        else:
-            by_category = [on_device(self.n, self.count.device) - codes, codes]
-        return torch.stack(by_category, 2).double().flatten(1)
-
-    def by_ability(self, items: ResponseFunction, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return derivatives of every row's log-likelihood by ability, at its ability (n_rows,).
-
-        They are the gradient, and the observed and the expected information.
-        """
-        sums = []
-        n_items = self.values.shape[1]
-        size = max(1, BLOCK_CELLS // (n_items * self.n_categories))
-        for rows, at in zip(self.one_hot.split(size), theta.split(size), strict=True):
-            counts = rows.view(len(rows), n_items, -1).permute(1, 2, 0)
-            first, second = items.by_ability(at, counts)
-            expected = counts.sum(1) * items.information(at).T
-            sums.append(torch.stack([first, -second, expected]).sum(1))
-        gradient, observed, expected = torch.cat(sums, 1)
-        return gradient, observed, expected
-
-    def expected_counts(self, weights: Tensor) -> Tensor:
-        """Return expected numbers of answers by item, category and node."""
-        n_items = self.values.shape[1]
-        return (self.one_hot.T @ weights).view(n_items, self.n_categories, -1)
-
-    def node_loglik(self, items: ResponseFunction, nodes: Tensor) -> Tensor:
-        """Return log P(answers | node) for every row, (n_rows, n_nodes), in nats."""
-        return self.one_hot @ items.log_probability(nodes).flatten(0, 1)
-
-    def weighted(self, mean: Tensor, sd: Tensor, grid: QuadratureGrid) -> QuadratureGrid:
-        """Return the grid with every row's own weights, those of its group's normal density."""
-        log_density = -0.5 * ((grid.fine - mean[:, None]) / sd[:, None]) ** 2
-        return replace(grid, log_weights=log_density.log_softmax(1)[self.group])
-
-
 class CategoryEM(Climbable):
     """The E-step with one distribution of ability per group, and derivatives at its posteriors.
 
-    Parameters ("cells") are the items' values, row by row, then every group's mean of ability, then
-    the logarithms of their standard deviations; ``cells`` holds the values to begin with.
+    Parameters ("cells") are the items' values, row by row, with logits of asymptotes, then every
+    group's mean of ability, then the logarithms of their standard deviations; ``cells`` holds the
+    values to begin with.
     """
 
     first_damping = 1.0
@@ -257,11 +203,26 @@ class CategoryEM(Climbable):
         self.basis = on_device(map_to_cells.basis, device)  # (n_cells, n_estimates)
         self.cells = on_device(cells, device)
         self.fixed = torch.where(self.basis.any(1), 0.0, self.cells)
-        self.answers = answers_of(spec, device)
+        self.responses = answers_of(spec).on(device)
         self.grid = quadrature_grid(device=device)
-        self.count = self.answers.count
-        self.member = one_hot(self.answers.group, len(spec.groups)).double()  # (n_rows, n_groups)
+        self.count = self.responses.count
+        group = self.responses.group
+        self.group = torch.zeros_like(self.count, dtype=torch.long) if group is None else group
+        self.member = one_hot(self.group, len(spec.groups)).double()  # (n_rows, n_groups)
         self.n_steps = 0
+        # Rows of parameters of which some are estimated, the cells of these, and which are logits.
+        n_columns = len(spec.columns)
+        n_moments = 2 * len(spec.groups)
+        self.moments_free = bool(map_to_cells.basis[-n_moments:].any())
+        of_items = map_to_cells.basis[:-n_moments].reshape(len(spec.fixed), -1)
+        is_used = np.asarray(of_items.any(1))
+        is_used[0] = True  # one row, where all items are fixed
+        self.kinds = np.flatnonzero(is_used).tolist()
+        used = np.append(np.repeat(is_used, n_columns), np.full(n_moments, self.moments_free))
+        logit = np.append(np.repeat(spec.row_kinds, n_columns) > 1, np.zeros(n_moments, bool))
+        self.used = on_device(np.flatnonzero(used), device)
+        self.logit = on_device(logit, device)
+        self.bent = bool((used & logit).any())
         # Of every estimate: its row of parameters, its bound of either sign, and whether it is a
         # slope or intercept.
         kinds = map_to_cells.kinds
@@ -270,17 +231,33 @@ class CategoryEM(Climbable):
         of_estimates = kinds, limits, is_linear
         self.kind, self.limits, self.linear = (on_device(x, device) for x in of_estimates)
 
-    def unpack(self, estimates: Tensor) -> tuple[ResponseFunction, Tensor, Tensor]:
-        """Return items, and the groups' means and standard deviations of ability, (n_groups,)."""
+    def unpack(self, estimates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows of parameters, and the groups' means and sds of ability, (n_groups,)."""
         cells = self.fixed + self.basis @ estimates
+        cells = torch.where(self.logit, cells.sigmoid(), cells)
         moments = cells[-2 * len(self.spec.groups) :].view(2, -1)
-        items = cells[: -moments.numel()].view(len(self.spec.fixed), -1)
-        return self.spec.model.form(items), moments[0], moments[1].exp()
+        values = cells[: -moments.numel()].view(len(self.spec.fixed), -1)
+        return values, moments[0], moments[1].exp()
+
+    def items(self, estimates: Tensor) -> ResponseFunction:
+        """Return the items, without rows of asymptotes where there are none."""
+        form = self.spec.model.form
+        return form(self.unpack(estimates)[0][: form.n_rows(self.spec.fixed)])
+
+    def derivatives(self, estimates: Tensor) -> Tensor:
+        """Return derivatives of the cells by the estimates, (n_cells, n_estimates)."""
+        p = (self.fixed + self.basis @ estimates).sigmoid()
+        return self.basis * torch.where(self.logit, p * (1 - p), 1.0)[:, None]
+
+    def weighted(self, mean: Tensor, sd: Tensor, grid: QuadratureGrid) -> QuadratureGrid:
+        """Return the grid with every row's own weights, those of its group's normal density."""
+        log_density = -0.5 * ((grid.fine - mean[:, None]) / sd[:, None]) ** 2
+        return replace(grid, log_weights=log_density.log_softmax(1)[self.group])
 
     def nearest(self) -> Tensor:
         """Return the estimates whose cells are nearest to the starting values: means of equals."""
         products = self.basis.T @ self.basis
-        sums = self.basis.T @ (self.cells - self.fixed)
+        sums = self.basis.T @ torch.where(self.basis.any(1), self.cells, 0.0)
         return torch.linalg.solve(products, sums)
 
     def log_prior(self, estimates: Tensor) -> tuple[float, Tensor, Tensor]:
@@ -310,26 +287,44 @@ class CategoryEM(Climbable):
 
     def integrand(self, estimates: Tensor) -> tuple[Callable, Tensor, Callable, float]:
         """Return log-likelihood, slopes, the groups' densities of ability, and log prior."""
-        items, mean, sd = self.unpack(estimates)
-        loglik_at = partial(self.answers.node_loglik, items)
-        weighted = partial(self.answers.weighted, mean, sd)
+        _, mean, sd = self.unpack(estimates)
+        items = self.items(estimates)
+        loglik_at = partial(node_loglik, self.responses, items)
+        weighted = partial(self.weighted, mean, sd)
         return loglik_at, items.steepness, weighted, self.log_prior(estimates)[0]
 
+    def moment_scores(self, estimates: Tensor) -> Callable[[Tensor, Any], Tensor]:
+        """Return what leads to derivatives of the groups' log densities by mean and log sd."""
+        if not self.moments_free:
+            return super().moment_scores(estimates)
+        _, mean, sd = self.unpack(estimates)
+        centre = mean[self.group]
+        variance = sd[self.group] ** 2
+
+        def scores(sums: Tensor, rows: Any) -> Tensor:
+            total, first, second = sums.T
+            first = first - centre[rows] * total
+            second = second - centre[rows] * (sums[:, 1] + first)
+            by_moment = torch.stack([first, second - variance[rows] * total], 1)
+            by_moment /= variance[rows, None]
+            return (by_moment[:, :, None] * self.member[rows, None]).flatten(1)
+
+        return scores
+
+    def by_cell(self, estimates: Tensor, posterior: Posterior, grid: QuadratureGrid) -> Tensor:
+        """Return derivatives of the log-likelihood by the used cells, by Fisher's identity."""
+        mean = posterior.mean
+        count = self.count[:, None]
+        weights = posterior.weights * count
+        by_item = item_gradient(self.responses, self.items(estimates), weights, grid.nodes)
+        sums = torch.stack([torch.ones_like(mean), mean, posterior.variance + mean**2], 1)
+        by_group = self.moment_scores(estimates)(sums, slice(None)) * count
+        return torch.cat([by_item[self.kinds].flatten(), by_group.sum(0)])
+
     def gradient(self, estimates: Tensor, posterior: Posterior) -> Tensor:
-        """Return the gradient of log-likelihood plus log prior by Fisher's identity."""
-        answers = self.answers
-        items, mean, sd = self.unpack(estimates)
-        count = answers.count
-        nodes = self.grid.nodes
-        expected = answers.expected_counts(posterior.weights * count[:, None])
-        by_item = torch.einsum("jcn,kjcn->kj", expected, items.scores(nodes))
-        # Of the groups' normal log densities by mean and log sd.
-        group_sd = sd[answers.group]
-        z = (posterior.mean - mean[answers.group]) / group_sd
-        by_row = torch.stack([z / group_sd, z**2 + posterior.variance / group_sd**2 - 1]) * count
-        by_group = by_row @ self.member
-        cells = torch.cat([by_item.flatten(), by_group.flatten()])
-        return self.basis.T @ cells + self.log_prior(estimates)[1]
+        """Return the gradient of log-likelihood plus log prior."""
+        by_cell = self.by_cell(estimates, posterior, self.grid)
+        return self.derivatives(estimates)[self.used].T @ by_cell + self.log_prior(estimates)[1]
 
     def system(self, estimates: Tensor, uphill: Tensor) -> NewtonSystem:
         """Return a rough information by its eigenvectors.
@@ -337,7 +332,7 @@ class CategoryEM(Climbable):
         Estimates at their bounds stay there unless the gradient points inwards.
         """
         moves = ~((estimates.abs() >= self.limits) & (uphill * estimates > 0))
-        information, _ = self.information(estimates, ROUGH_POLYNOMIALS)
+        information = self.information(estimates, self.grid, rough=True)
         return NewtonSystem(information, torch.eye(len(estimates)).to(information)[:, moves])
 
     def curbed(self, estimates: Tensor, step: Tensor) -> Tensor:
@@ -350,75 +345,23 @@ class CategoryEM(Climbable):
         """Return the estimates after a step, within their bounds."""
         return torch.minimum(torch.maximum(estimates + step, -self.limits), self.limits)
 
-    def information(
-        self, estimates: Tensor, n_polynomials: int = POLYNOMIALS
-    ) -> tuple[Tensor, Callable[[], Tensor]]:
-        """Return the observed information; few polynomials leave out some that is missing.
-
-        The last is a function that returns the gradients of the rows, (n_rows, n_estimates), times
-        the root of the sum of their squared weights.
-        """
-        answers = self.answers
-        grid = self.grid
-        items, mean, sd = self.unpack(estimates)
-        n_kinds = len(items.values)
-        n_groups = len(mean)
-        n_items = answers.values.shape[1]
-        basis = self.basis
-        member = self.member
-        of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
-        at_nodes = answers.node_loglik(items, grid.nodes)
-        _, weights = fine_posterior(at_nodes, answers.weighted(mean, sd, grid))
-        count = answers.count[:, None]
-        first = items.scores(grid.nodes)
-
-        # Complete data: minus expected counts times second derivatives.
-        expected = answers.expected_counts(grid.at_nodes(weights) * count)
-        curvature = items.curvature(grid.nodes, expected)
-        turned = torch.einsum("klj,lje->kje", curvature, of_items)
-        observed = -of_items.flatten(0, 1).T @ turned.flatten(0, 1)
-        observed -= torch.diag(self.log_prior(estimates)[2])
-
-        # Abilities: derivatives of the groups' normal log densities by mean and log sd.
-        z = (grid.fine - mean[answers.group, None]) / sd[answers.group, None]
-        of_mean = basis[-2 * n_groups :][:n_groups]
-        of_sd = basis[-n_groups:]
-        scores = torch.stack([z / sd[answers.group, None], z**2 - 1])
-        size = member.T @ answers.count
-        for of_moment, information in ((of_mean, size / sd**2), (of_sd, 2 * size)):
-            observed += of_moment.T @ (of_moment * information[:, None])
-
-        # Missing information: posterior covariances of the scores. Absent asymptotes are no
-        # estimates, and their derivatives too small for fast products.
-        estimated = of_items.flatten(1).any(1).nonzero().flatten().tolist()
-
-        def collect(of_answers: Callable[[Tensor], Tensor], of_abilities: Tensor) -> Tensor:
-            """Return every row's scores, (n_rows, n_estimates), from those of its answers."""
-            by_mean, by_sd = of_abilities
-            total = (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
-            for kind in estimated:
-                by_answer = of_answers(first[kind].flatten(0, 1)) * answers.one_hot
-                total += by_answer.view(len(by_answer), n_items, -1).sum(2) @ of_items[kind]
-            return total * count.sqrt()
-
-        def averaged(weighted: Tensor) -> Iterator[Tensor]:
-            # Scores summed over the nodes with weights (n_rows, n_fine).
-            at_items = grid.at_nodes(weighted)
-            yield collect(lambda score: at_items @ score.T, (scores * weighted).sum(2))
-
-        def apart() -> Iterator[Tensor]:
-            # Scores at a node less their expectations, by root weights.
-            mean_score = next(averaged(weights))
-            for node, weight in enumerate(weights.T):
-                at_node = collect(partial(torch.select, dim=1, index=node), scores[:, :, node])
-                yield (at_node - mean_score) * weight[:, None] ** 0.5
-
-        by_node = apart if n_polynomials == POLYNOMIALS and grid.interpolation is None else None
-        observed = observed - missing_information(
-            weights, grid.fine, n_polynomials, averaged, by_node
-        )
-
-        def scores_by_row() -> Tensor:
-            return next(averaged(weights)) * (answers.squares / answers.count).sqrt()[:, None]
-
-        return observed, scores_by_row
+    def information(self, estimates: Tensor, grid: QuadratureGrid, rough: bool = False) -> Tensor:
+        """Return the observed information in the estimates, with that of priors."""
+        by_cell = observed_information(self, estimates, grid, rough)
+        # Abilities: the information of complete data in means and log sds.
+        n_groups = len(self.spec.groups)
+        _, mean, sd = self.unpack(estimates)
+        if self.moments_free:
+            size = self.member.T @ self.count
+            by_cell.diagonal()[-2 * n_groups :] += torch.cat([size / sd**2, 2 * size])
+        derivatives = self.derivatives(estimates)[self.used]
+        observed = derivatives.T @ by_cell @ derivatives - self.log_prior(estimates)[2].diag()
+        if self.bent:  # second derivatives of asymptotes by their logits
+            at_nodes = node_loglik(self.responses, self.items(estimates), grid.nodes)
+            posterior = integrate(at_nodes, self.weighted(mean, sd, grid))
+            p = (self.fixed + self.basis @ estimates)[self.used].sigmoid()
+            bend = torch.where(self.logit[self.used], p * (1 - p) * (1 - 2 * p), 0.0)
+            bend = bend * self.by_cell(estimates, posterior, grid)
+            basis = self.basis[self.used]
+            observed = observed - basis.T @ (basis * bend[:, None])
+        return observed

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,21 +19,18 @@ from psychlm.irt.climb import NewtonSystem
 from psychlm.irt.likelihood import (
     QUADRATURE_ERROR,
     Design,
-    Parameters,
     Posterior,
     QuadratureGrid,
     bounded,
-    cell_derivatives,
     integrate,
-    item_matrices,
-    log_probabilities,
+    item_gradient,
     node_loglik,
     quadrature_grid,
-    rescaled,
     resolve,
     steep_enough,
 )
 from psychlm.irt.priors import LogNormal
+from psychlm.irt.response_functions import Logistic, ResponseFunction, item_matrices
 from psychlm.irt.response_matrix import ResponseMatrix
 from psychlm.irt.standard_errors import estimates_basis, observed_information
 
@@ -99,6 +95,20 @@ class Climbable(Expectation):
     first_damping = 0.0
     least_gain = 1e-6  # nats that a step is expected to gain at the end, at the default tolerance
 
+    responses: ResponseMatrix
+    kinds: list[int]  # rows of parameters of which some are estimated
+
+    def items(self, parameters: Any) -> ResponseFunction:
+        """Return the items with these parameters."""
+        return parameters
+
+    def moment_scores(self, parameters: Any) -> Callable[[Tensor, Any], Tensor]:
+        """Return a function to derivatives by the groups' moments, (n_rows, n_moments); here none.
+
+        It takes sums of 1, ability and its square with some weights, (n_rows, 3), and which rows.
+        """
+        return lambda sums, _: sums[:, :0]
+
     @abstractmethod
     def gradient(self, parameters: Any, posterior: Posterior) -> Tensor:
         """Return the gradient of log-likelihood plus log prior, at the present posteriors."""
@@ -126,36 +136,51 @@ class EM(Climbable):
         self.grid = quadrature_grid(device=responses.device)
         self.count = responses.count
         self.n_steps = 0
+        self.kinds = [0, 1, 2] if design.guessing_free.any() else [0, 1]
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS
-        self.guessed = True  # whether any item may have a guessing parameter above 0
         self.informed: tuple = (None, "", None)  # parameters and grid of the last rough information
 
-    def integrand(self, parameters: Parameters) -> tuple[Callable, Tensor, Callable, float]:
+    def integrand(self, parameters: Logistic) -> tuple[Callable, Tensor, Callable, float]:
         """Return log-likelihood and slopes, N(0, 1) as density of ability, and log prior."""
         loglik_at = partial(node_loglik, self.responses, parameters)
         return loglik_at, parameters.slope, lambda grid: grid, self.design.log_prior(parameters)
 
-    def step(self, parameters: Parameters) -> tuple[Parameters, float]:
+    def prior_curvature(self, parameters: Logistic) -> Tensor:
+        """Return second derivatives of the log prior by the parameters, (n_rows, n_items)."""
+        values = parameters.values
+        return self.design.prior_terms(values, self.design.free(len(values)))[2]
+
+    def information(
+        self, parameters: Logistic, grid: QuadratureGrid, rough: bool = False
+    ) -> Tensor:
+        """Return the observed information in the parameters' first rows, with that of priors."""
+        information = observed_information(self, parameters, grid, rough)
+        if self.design.priors:
+            curvature = self.prior_curvature(parameters)[: len(self.kinds)].reshape(-1)
+            information -= namespace(curvature).diag(curvature)
+        return information
+
+    def step(self, parameters: Logistic) -> tuple[Logistic, float]:
         """Return better parameters, and the objective of those that were given."""
         posterior, objective = self.expect(parameters)
         better = self.absorb(self.maximise(parameters, posterior), posterior)
         self.n_steps += 1
         return bounded(better, self.design.largest_slope), objective
 
-    def gradient(self, parameters: Parameters, posterior: Posterior) -> Tensor:
-        """Return the gradient of log-likelihood plus log prior by all parameters, (3, n_items).
+    def gradient(self, parameters: Logistic, posterior: Posterior) -> Tensor:
+        """Return the gradient of log-likelihood plus log prior by all parameters.
 
         By Fisher's identity it is that of the M-step's function at the present posteriors.
         """
-        result = self.scores(parameters, posterior.weights, self.grid.nodes)
+        weights = posterior.weights * self.count[:, None]
+        result = item_gradient(self.responses, parameters, weights, self.grid.nodes)
         if self.design.priors:
-            table = parameters.table()
-            free = self.design.free()
-            result = result + self.design.prior_derivatives(table, free)[0]
+            free = self.design.free(len(result))
+            result = result + self.design.prior_terms(parameters.values, free)[1]
         return result
 
-    def system(self, parameters: Parameters, uphill: Tensor) -> NewtonSystem:
+    def system(self, parameters: Logistic, uphill: Tensor) -> NewtonSystem:
         """Return the rough information by its eigenvectors.
 
         Guessing at or near its edge 0 goes there if the step points outwards.
@@ -165,77 +190,54 @@ class EM(Climbable):
         grid = rough_grid(self, parameters)
         # A rough climb that ends where it began leaves the information to the next climb.
         if self.informed[0] is not parameters or self.informed[1] != str(grid):
-            information = observed_information(self, parameters, grid, rough=True)
+            information = self.information(parameters, grid, rough=True)
             self.informed = parameters, str(grid), information
         information = self.informed[2]
         kinds = len(information) // len(guessing)
-        free = design.free()  # (3, n_items) bool
+        free = design.free(kinds)
         at_bound = abs(parameters.slope) >= design.largest_slope
         free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
+        if kinds == 2:
+            return NewtonSystem(information, estimates_basis(free, design))
         # Where a person far below the item answered it correctly, c = 0 is next to impossible, even
         # if the likelihood falls from a small c. With the posteriors held it is concave in c: its
         # gradient at 0 tells whether 0 is the maximum.
         inwards = uphill[2]
         if (near := design.guessing_free & (guessing > 0) & (guessing <= EDGE)).any():
             posterior, _ = self.expect(parameters)
-            on_edge = replace(parameters, guessing=namespace(near).where(near, 0.0, guessing))
-            inwards = self.gradient(on_edge, posterior)[2]
+            values = parameters.values + 0.0
+            values[2] = namespace(near).where(near, 0.0, guessing)
+            inwards = self.gradient(Logistic(values), posterior)[2]
         inwards = inwards.sum() > 0 if design.common_guessing else inwards > 0
         free[2] &= (guessing > EDGE) | inwards
         while True:
             to_edge = zeros(uphill, *uphill.shape)  # steps of guessing to 0
             near = design.guessing_free & ~free[2] & (guessing <= EDGE)
             to_edge[2] = -guessing.clip(None, EDGE) * near
-            basis = estimates_basis(free[:kinds], design)  # from the estimates to parameters
+            basis = estimates_basis(free, design)  # from the estimates to parameters
             system = NewtonSystem(information, basis, to_edge)
             outwards = free[2] & (guessing <= 0) & (system.step(uphill, [], 0.0)[2] < 0)
-            if kinds == 2 or not outwards.any():
+            if not outwards.any():
                 return system
             free[2] &= ~outwards
 
-    def curbed(self, parameters: Parameters, step: Tensor) -> Tensor:
+    def curbed(self, parameters: Logistic, step: Tensor) -> Tensor:
         """Return a step of a logit at most, more for steep items, and of 0.2 of guessing."""
         xp = namespace(step)
         limit = (abs(parameters.slope) / 2).clip(LARGEST_JOINT_STEP)
-        limits = xp.stack([limit, limit, xp.full_like(limit, LARGEST_GUESSING_STEP)])
+        limits = xp.stack([limit, limit, xp.full_like(limit, LARGEST_GUESSING_STEP)][: len(step)])
         excess = xp.amax(abs(step) / limits, 0)
         if self.design.common_guessing or self.design.common_slope:
             excess[:] = excess.max()
         return step / excess.clip(1.0)
 
-    def moved(self, parameters: Parameters, step: Tensor) -> Parameters:
+    def moved(self, parameters: Logistic, step: Tensor) -> Logistic:
         """Return the parameters after a step, within their bounds."""
-        table = parameters.table() + step
-        table[2] = table[2].clip(0, 1 - 1e-9)
-        return bounded(Parameters(*table), self.design.largest_slope)
+        values = parameters.values + step
+        values[2:] = values[2:].clip(0, 1 - 1e-9)
+        return bounded(Logistic(values), self.design.largest_slope)
 
-    def scores(self, parameters: Parameters, weights: Tensor, nodes: Tensor) -> Tensor:
-        """Return derivatives of the items' log-likelihoods by all parameters, (3, n_items).
-
-        They are summed over persons and nodes, with ``weights`` (n_persons, n_nodes).
-        """
-        weights = weights * self.count[:, None]
-        guessed = self.design.guessing_free | (parameters.guessing > 0)
-        xp = namespace(weights)
-        by_item = []
-        powers = xp.stack([nodes, nodes**0], 1)
-        for block in self.responses.blocks():
-            z, c = parameters[block.items].logits(nodes)
-            if not guessed[block.items].any():
-                # Two sums over correct responses suffice: of expected abilities, and of ones.
-                expected = sigmoid(z) * block.answers_at(weights)
-                sums = block.correct.T @ (weights @ powers) - expected @ powers
-                by_item.append(xp.concatenate([sums, zeros(sums, len(sums), 1)], 1))
-                continue
-            p, q = cell_derivatives(z, c, second=False)
-            correct, answered = block.expected_counts(weights)
-            wrong = answered - correct
-            by_logit = correct * p.z + wrong * q.z
-            by_guessing = correct * p.c + wrong * q.c
-            by_item.append(xp.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1))
-        return xp.concatenate(by_item).T
-
-    def maximise(self, parameters: Parameters, posterior: Posterior) -> Parameters:
+    def maximise(self, parameters: Logistic, posterior: Posterior) -> Logistic:
         """M-step: maximise every item's expected log-likelihood; a common parameter is held.
 
         A few Newton steps end below ``accuracy``: EM with inexact M-steps keeps its fixed points.
@@ -246,16 +248,17 @@ class EM(Climbable):
         weights = posterior.weights * self.count[:, None]
         ability = posterior.mean * self.count
         guessed = design.guessing_free | (parameters.guessing > 0)
-        free = design.free_by_item()
+        n_rows = len(parameters.values)
+        free = design.free_by_item(n_rows)
         limits = self.accuracy, self.scoring_steps
         xp = namespace(nodes)
         tables = []
         powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
         squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
         for block in responses.blocks():
-            start = parameters[block.items].table().T
+            start = parameters.values[:, block.items].T
             is_free = free[:, block.items].T
-            if guessed[block.items].any():
+            if n_rows > 2 and guessed[block.items].any():
                 correct, answered = block.expected_counts(weights)
                 tables.append(
                     scoring_with_guessing(start, correct, answered, nodes, is_free, design, *limits)
@@ -281,18 +284,18 @@ class EM(Climbable):
                 if change < self.accuracy:
                     break
             tables.append(xp.concatenate([beta, start[:, 2:]], 1))
-        return Parameters(*xp.concatenate(tables).T)
+        return Logistic(xp.concatenate(tables).T)
 
-    def absorb(self, parameters: Parameters, posterior: Posterior) -> Parameters:
+    def absorb(self, parameters: Logistic, posterior: Posterior) -> Logistic:
         """Move ability's mean and spread, then rescale the items so that ability is N(0, 1).
 
         Priors on slopes and intercepts pull against it: a few Newton steps find mean and log sd.
         """
-        n = self.responses.n_persons
+        n = float(self.count.sum())
         priors = self.design.priors
         count = self.responses.count
         a = parameters.slope
-        d = parameters.intercept
+        d = parameters.values[1]
         mean = posterior.mean @ count / n
         sd = ((posterior.variance + (posterior.mean - mean) ** 2) @ count / n) ** 0.5
         if "intercept" in priors:
@@ -312,18 +315,18 @@ class EM(Climbable):
                 curvature = (2 * pull - (second @ moved**2 + first @ moved)).clip(1.0)
                 log_sd = log_sd + ((pull - n + first @ moved) / curvature).clip(-0.5, 0.5)
             sd = xp.exp(log_sd)
-        return rescaled(parameters, mean, sd)
+        return parameters.rescaled(mean, sd)
 
 
-def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
+def rough_grid(em: EM, parameters: Logistic) -> QuadratureGrid:
     """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
     standard = quadrature_grid(span=em.grid.span, device=device_of(em.grid.nodes))
     return max(steep_enough(standard, parameters.slope), em.grid, key=lambda grid: grid.step)
 
 
 def squarem(
-    em: EM, parameters: Parameters, tolerance: float, n_steps: int | None = None
-) -> tuple[Parameters, bool]:
+    em: EM, parameters: Logistic, tolerance: float, n_steps: int | None = None
+) -> tuple[Logistic, bool]:
     """Run cycles of two EM steps and one extrapolation; return the parameters and convergence.
 
     Converged are parameters whose predicted remaining change is below the tolerance, with a gain in
@@ -348,9 +351,9 @@ def squarem(
 
         # Predict the remaining change: EM converges linearly at the rate 1 - 1 / length.
         settled = abs(second.slope) < em.design.largest_slope
-        start = parameters.table()
-        once = first.table()
-        twice = second.table()
+        start = parameters.values
+        once = first.values
+        twice = second.values
         step = once - start
         curvature = twice - 2 * once + start
         last = (twice - once) * settled
@@ -367,13 +370,12 @@ def squarem(
         proposed = start + 2 * length * step + length**2 * curvature
         far = abs(proposed[0] - second.slope) > LARGEST_LEAP
         far |= ~settled | (proposed[0] * second.slope < 0)
-        slope, intercept, guessing = namespace(far).where(far, twice, proposed)
-        safe = second
+        values = namespace(far).where(far, twice, proposed)
         # With a prior, whose density is 0 there, guessing goes halfway to its edge at most.
-        low = second.guessing / 2 if "guessing" in em.design.priors else 0 * guessing
-        guessing = namespace(far).maximum(guessing, low).clip(0, 1 - 1e-6)
-        parameters = Parameters(slope, intercept, guessing)
-        parameters = bounded(parameters, em.design.largest_slope)
+        low = twice[2:] / 2 if "guessing" in em.design.priors else 0 * twice[2:]
+        values[2:] = namespace(far).maximum(values[2:], low).clip(0, 1 - 1e-6)
+        safe = second
+        parameters = bounded(Logistic(values), em.design.largest_slope)
     return safe, False
 
 
@@ -397,11 +399,10 @@ def scoring_with_guessing(
 
     def expected_loglik(beta: Tensor, rows: Any = slice(None)) -> Tensor:
         """Return the expected log-likelihood plus log prior of some items, (n_rows,)."""
-        z = beta[:, :1] * nodes + beta[:, 1:2]
-        log_p, log_q = log_probabilities(z, beta[:, 2:])
+        log_q, log_p = Logistic(beta.T).log_probability(nodes).swapaxes(0, 1)
         value = (correct[rows] * log_p + wrong[rows] * log_q).sum(1)
         if design.priors:
-            value = value + design.prior_density(beta.T, free[rows].T)
+            value = value + design.prior_terms(beta.T, free[rows].T)[0].sum(0)
         return xp.where(beta[:, 2] < 1, value, -xp.inf)
 
     def moved_by(step: Tensor, beta: Tensor) -> Tensor:
@@ -414,16 +415,14 @@ def scoring_with_guessing(
     value = expected_loglik(beta)
     for _ in range(n_steps):
         # Gradient, and expected information P' P' / (P Q), in which P and Q cancel.
-        c = beta[:, 2:]
-        z = beta[:, :1] * nodes + beta[:, 1:2]
-        p, q = cell_derivatives(z, c, second=False)
-        by_logit = correct * p.z + wrong * q.z
-        by_guessing = correct * p.c + wrong * q.c
+        (q_z, q_c), (p_z, p_c) = Logistic(beta.T).first_derivatives(nodes)
+        by_logit = correct * p_z + wrong * q_z
+        by_guessing = correct * p_c + wrong * q_c
         uphill = xp.concatenate([by_logit @ powers, by_guessing.sum(1)[:, None]], 1)
-        of_logit = answered * p.z
-        of_guessing = answered / (1 - c)
-        cells = -q.z * of_logit, of_guessing * p.z, of_guessing * p.c
-        information = item_matrices(*cells, nodes)
+        of_guessing = answered / (1 - beta[:, 2:])
+        cells = {(0, 0): -q_z * answered * p_z}
+        cells |= {(0, 1): of_guessing * p_z, (1, 1): of_guessing * p_c}
+        information = xp.moveaxis(item_matrices(cells, nodes), 2, 0)
 
         # Halve the steps of those items whose expected log-likelihood would fall.
         step = _curbed_newton_step(beta, uphill, information, free, design)
@@ -457,7 +456,7 @@ def _curbed_newton_step(
     """
     xp = namespace(beta)
     if design.priors:
-        first, second = design.prior_derivatives(beta.T, free.T)
+        _, first, second = design.prior_terms(beta.T, free.T)
         uphill = uphill + first.T
         for k in range(beta.shape[1]):
             information[:, k, k] += (-second[k]).clip(0)

@@ -30,7 +30,8 @@ from torch import Tensor
 from psychlm.frames import FrameError, refuse
 from psychlm.irt.dif import compared_persons
 from psychlm.irt.em import Expectation, Settings
-from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
+from psychlm.irt.likelihood import integrate, node_loglik, quadrature_grid
+from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import ResponseMatrix, uncompressed
 from psychlm.irt.specification import IRTWarning, Solution, Specification
 
@@ -65,9 +66,9 @@ class Marginal(Expectation):
             for k, n in enumerate(patterns)
         ]
 
-    def curves(self, b: Tensor, sd: Tensor) -> Parameters:
+    def curves(self, b: Tensor, sd: Tensor) -> Logistic:
         """Return the cells' curves, in units of each person's group's sd of ability."""
-        return Parameters(sd[self.sd_of_cell], -b, torch.zeros_like(b))
+        return Logistic(torch.stack([sd[self.sd_of_cell], -b]))
 
     def integrand(self, values: tuple[Tensor, Tensor]) -> tuple[Callable, Tensor, Callable, float]:
         """Return log-likelihood and slopes of difficulties and sds, and N(0, 1) without a prior."""
@@ -80,7 +81,7 @@ class Marginal(Expectation):
         count = self.count
         at_nodes = node_loglik(self.responses, curves, self.grid.nodes)
         posterior = integrate(at_nodes, self.grid)
-        p = torch.sigmoid(curves.logits(self.grid.nodes)[0])  # (m, n_nodes)
+        p = torch.sigmoid(curves.logits(self.grid.nodes))  # (m, n_nodes)
         gradient = -self.responses.n_correct
         information = torch.zeros(len(b), len(b)).to(b)
         for cells, n, rows in self.patterns:

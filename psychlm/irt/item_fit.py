@@ -606,7 +606,7 @@ def infit_outfit(
     residual = residual.permute(0, 2, 1)
     variance = (p * residual**2).sum(1, keepdim=True)
     nodes = torch.tensor(tables.nodes, device=where)
-    by_parameter = tables.functions.to(where).natural_derivatives(nodes) / p.clamp_min(SMALLEST)
+    by_parameter = tables.functions.to(where).scores(nodes)
     free = torch.as_tensor(tables.is_own, device=where)
     by_parameter = by_parameter * free[:, :, None, None]
     of_squares = torch.stack([residual**2 / variance.clamp_min(SMALLEST) - 1, residual**2])

@@ -13,21 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psychlm.irt.arrays import (
-    device_of,
-    log_sigmoid,
-    namespace,
-    on_device,
-    sigmoids,
-    zeros,
-)
+from psychlm.irt.arrays import device_of, log_sigmoid, namespace, on_device, sigmoid, zeros
 from psychlm.irt.priors import Prior
-from psychlm.irt.response_functions import KINDS
+from psychlm.irt.response_functions import KINDS, Logistic, ResponseFunction
 from psychlm.irt.response_matrix import ResponseMatrix
 
 if TYPE_CHECKING:
@@ -44,7 +37,6 @@ SMALLEST_STEP = STEP / 16  # of grids that are refined for this reason
 DIRECT_ITEMS = 300
 STEEPEST = 3.0  # largest slope times step: a curve's integral is then off by exp(-2 pi^2 / 3)
 STENCIL = 8  # nodes of the local polynomial
-SMALLEST_P = 1e-100
 LEAST_LOG_SHARE = -600.0  # of a posterior; exp() and products of smaller shares are 10 times slower
 LARGEST_SLOPE = 50.0  # bound, per standard deviation of ability: a step rather than a curve
 
@@ -177,31 +169,6 @@ def refined_grid(
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """Item parameters in slope-intercept form; ability is standard normal."""
-
-    slope: Tensor  # (n_items,) float64, per standard deviation of ability
-    intercept: Tensor  # (n_items,) logits at ability 0
-    guessing: Tensor  # (n_items,) probability
-
-    def table(self) -> Tensor:
-        """Return all parameters as (3, n_items); ``Parameters(*table)`` is the way back."""
-        return namespace(self.slope).stack([self.slope, self.intercept, self.guessing])
-
-    def __getitem__(self, items: slice) -> Parameters:
-        return Parameters(self.slope[items], self.intercept[items], self.guessing[items])
-
-    def __sub__(self, others: Parameters) -> Tensor:
-        """Return how far the parameters are from others, (3, n_items)."""
-        return self.table() - others.table()
-
-    def logits(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z (n_items, n_nodes), and c as a column (n_items, 1)."""
-        z = namespace(nodes).outer(self.slope, nodes) + self.intercept[:, None]
-        return z, self.guessing[:, None]
-
-
-@dataclass(frozen=True)
 class Design:
     """Which parameters are free, and the priors on them."""
 
@@ -211,117 +178,50 @@ class Design:
     common_guessing: bool = False  # one free guessing parameter for all items
     largest_slope: float = LARGEST_SLOPE  # bound on slopes of either sign
 
-    def free(self) -> Tensor:
-        """Return which of (slope, intercept, guessing) are estimated, shape (3, n_items)."""
+    def free(self, n_rows: int = 3) -> Tensor:
+        """Return which of (slope, intercept, guessing) are estimated, shape (n_rows, n_items)."""
         always = self.guessing_free | True
-        return namespace(always).stack([always, always, self.guessing_free])
+        return namespace(always).stack([always, always, self.guessing_free][:n_rows])
 
-    def free_by_item(self) -> Tensor:
-        """Return which parameters an item has for itself, shape (3, n_items)."""
-        free = self.free()
+    def free_by_item(self, n_rows: int) -> Tensor:
+        """Return which parameters an item has for itself, shape (n_rows, n_items)."""
+        free = self.free(n_rows)
         free[0] &= not self.common_slope
-        free[2] &= not self.common_guessing
+        free[2:] &= not self.common_guessing
         return free
 
-    def log_prior(self, parameters: Parameters) -> float:
+    def log_prior(self, parameters: Logistic) -> float:
         """Return the log density of the priors, in nats."""
         if not self.priors:
             return 0.0
-        return float(self.prior_density(parameters.table(), self.free()).sum())
+        values = parameters.values
+        return float(self.prior_terms(values, self.free(len(values)))[0].sum())
 
-    def prior_density(self, table: Tensor, free: Tensor) -> Tensor:
-        """Return the priors' log density by item, (n_items,).
+    def prior_terms(self, table: Tensor, free: Tensor) -> Tensor:
+        """Return the priors' log density, and its first and second derivatives, by parameter.
 
-        ``table`` holds slopes, intercepts (and guessing) by row, of which ``free`` ones count.
+        ``table`` holds slopes, intercepts (and guessing) by row, of which ``free`` ones count; the
+        result is (3, n_rows, n_items).
         """
         xp = namespace(table)
-        total = zeros(table, table.shape[1])
+        terms = zeros(table, 3, *table.shape)
         for row, name in enumerate(KINDS[: len(table)]):
             if name in self.priors:
-                total += xp.where(free[row], self.priors[name].log_density(table[row]), 0.0)
-        return total
-
-    def prior_derivatives(self, table: Tensor, free: Tensor) -> Tensor:
-        """Return first and second derivatives of the log density, (2, n_kinds, n_items)."""
-        xp = namespace(table)
-        derivatives = zeros(table, 2, *table.shape)
-        for row, name in enumerate(KINDS[: len(table)]):
-            if name in self.priors:
-                values = xp.stack(self.priors[name].derivatives(table[row]))
-                derivatives[:, row] = xp.where(free[row], values, 0.0)
-        return derivatives
+                prior = self.priors[name]
+                values = [prior.log_density(table[row]), *prior.derivatives(table[row])]
+                terms[:, row] = xp.where(free[row], xp.stack(values), 0.0)
+        return terms
 
 
-def bounded(parameters: Parameters, largest: float) -> Parameters:
+def bounded(parameters: Logistic, largest: float) -> Logistic:
     """Return the parameters with no slope beyond the largest; curves keep their location."""
-    factor = (largest / abs(parameters.slope)).clip(None, 1.0)
-    slope = parameters.slope.clip(-largest, largest)
-    return replace(parameters, slope=slope, intercept=parameters.intercept * factor)
+    values = parameters.values + 0.0
+    values[1] *= (largest / abs(values[0])).clip(None, 1.0)
+    values[0] = values[0].clip(-largest, largest)
+    return Logistic(values)
 
 
-def rescaled(parameters: Parameters, mean: Tensor, sd: Tensor) -> Parameters:
-    """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
-    intercept = parameters.intercept + parameters.slope * mean
-    return replace(parameters, slope=parameters.slope * sd, intercept=intercept)
-
-
-def log_probabilities(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log P and log Q at logits z with guessing c; exact where P is tiny."""
-    xp = namespace(z)
-    log_q = log_sigmoid(-z)
-    log_p = log_q + z
-    if (c > 0).any():
-        log_p = xp.where(c > 0, xp.log(c + (1 - c) * xp.exp(log_p)), log_p)
-    return log_p, xp.log1p(-c) + log_q
-
-
-class CellDerivatives(NamedTuple):
-    """Derivatives of a response's log-likelihood by its logit z and its guessing parameter c."""
-
-    z: Tensor
-    c: Tensor
-    zz: Any = None  # where only the first derivatives were asked for
-    zc: Any = None
-    cc: Any = None
-
-
-def cell_derivatives(
-    z: Tensor, c: Tensor, second: bool = True
-) -> tuple[CellDerivatives, CellDerivatives]:
-    """Return the derivatives of log P and of log Q.
-
-    P = c + (1 - c) s(z), with s the logistic function, and 1 - P = (1 - c) (1 - s(z)).
-    """
-    xp = namespace(z)
-    s, rest = sigmoids(z)
-    # Far below a steep item's difficulty P and a person's weight vanish; 1 / P^2 stays finite.
-    p_c = rest / (c + (1 - c) * s).clip(SMALLEST_P)
-    p_z = (1 - c) * s * p_c
-    q_c = xp.broadcast_to(-1 / (1 - c), s.shape)
-    if not second:
-        return CellDerivatives(p_z, p_c), CellDerivatives(-s, q_c)
-    p_zz = p_z * (rest - s) - p_z**2
-    return (
-        CellDerivatives(p_z, p_c, p_zz, -s * p_c - p_z * p_c, -(p_c**2)),
-        CellDerivatives(-s, q_c, -s * rest, xp.zeros_like(s), -(q_c**2)),
-    )
-
-
-def item_matrices(zz: Tensor, zc: Tensor, cc: Tensor, nodes: Tensor) -> Tensor:
-    """Return matrices by slope, intercept and guessing, (n_items, 3, 3), summed over the nodes.
-
-    The arguments are their entries at the nodes by logit and guessing, (n_items, n_nodes).
-    """
-    xp = namespace(nodes)
-    powers = xp.stack([nodes**2, nodes, xp.ones_like(nodes)], 1)
-    zz = zz @ powers
-    zc = zc @ powers[:, 1:]
-    cc = cc.sum(1)
-    cells = [zz[:, 0], zz[:, 1], zc[:, 0], zz[:, 1], zz[:, 2], zc[:, 1], zc[:, 0], zc[:, 1], cc]
-    return xp.stack(cells, 1).reshape(-1, 3, 3)
-
-
-def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor) -> Tensor:
+def node_loglik(responses: ResponseMatrix, items: ResponseFunction, nodes: Tensor) -> Tensor:
     """Return log P(responses | node) for every distinct row, shape (n_rows, n_nodes), in nats."""
     xp = namespace(nodes)
     shared = zeros(nodes, len(nodes))
@@ -336,23 +236,46 @@ def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor
             total += term
 
     for block in responses.blocks():
-        part = parameters[block.items]
-        z, c = part.logits(nodes)
-        if (c > 0).any():
-            log_p, log_q = log_probabilities(z, c)
-            add(block.correct @ (log_p - log_q))
-        else:  # log P - log Q is the logit
-            log_q = log_sigmoid(-z)
-            sums = block.correct @ xp.stack([part.slope, part.intercept], 1)
+        part = items.of_items(block.items)
+        if isinstance(part, Logistic) and len(part.values) == 2:  # log P - log Q is the logit
+            lowest = log_sigmoid(-part.logits(nodes))
+            sums = block.correct @ part.values.T
             linear = sums if linear is None else linear + sums
-        if block.answered is None:
-            shared += log_q.sum(0)
         else:
-            add(block.answered @ log_q)
+            lowest, *others = part.log_probability(nodes).swapaxes(0, 1)
+            for chosen, log_p in zip(block.categories, others, strict=True):
+                add(chosen @ (log_p - lowest))
+        if block.answered is None:
+            shared += lowest.sum(0)
+        else:
+            add(block.answered @ lowest)
     if linear is not None:
         add(linear @ xp.stack([nodes, xp.ones_like(nodes)]))
     add(shared)
     return total
+
+
+def item_gradient(
+    responses: ResponseMatrix, items: ResponseFunction, weights: Tensor, nodes: Tensor
+) -> Tensor:
+    """Return derivatives of the items' log-likelihoods by all parameters, (n_rows, n_items).
+
+    They are summed over persons and nodes, with ``weights`` (n_persons, n_nodes).
+    """
+    xp = namespace(weights)
+    by_item = []
+    powers = xp.stack([nodes, nodes**0], 1)
+    sums = weights @ powers
+    for block in responses.blocks():
+        part = items.of_items(block.items)
+        if isinstance(part, Logistic) and len(part.values) == 2:
+            # Two sums over correct responses suffice: of expected abilities, and of ones.
+            expected = sigmoid(part.logits(nodes)) * block.answers_at(weights)
+            by_item.append((block.correct.T @ sums - expected @ powers).T)
+        else:
+            counts = block.expected_by_category(weights)
+            by_item.append((counts * part.scores(nodes)).sum((2, 3)))
+    return xp.concatenate(by_item, 1)
 
 
 def steep_enough(grid: QuadratureGrid, slope: Tensor) -> QuadratureGrid:

@@ -32,9 +32,9 @@ from torch import Tensor
 
 from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.arrays import positive_inverse
-from psychlm.irt.categories import Answers, answers_of, starting_cells
+from psychlm.irt.categories import starting_cells
 from psychlm.irt.likelihood import LARGEST_SLOPE
-from psychlm.irt.response_matrix import MISSING, few_threads
+from psychlm.irt.response_matrix import MISSING, counts_by_category, few_threads
 from psychlm.irt.result import InformationCriteria
 from psychlm.irt.specification import IRTWarning, Specification, check_answers, specify
 
@@ -316,7 +316,10 @@ class _Integral:
         self.factors = factors
         self.spec = spec
         self.form = spec.model.form
-        self.answers = answers_of(spec)
+        answers = spec.answers.on("cpu")
+        self.count = answers.count
+        counts = counts_by_category(answers.values, answers.n, answers.n_categories)
+        self.counts = torch.from_numpy(counts)
         self.bifactor = isinstance(factors, Bifactor)
         self.proportional = proportional
         self.own = torch.tensor(factors.of_item)
@@ -382,9 +385,6 @@ class _Integral:
         logits = self.factors.logits(nodes, general, slopes)
         for items, z in zip(self.factors.parts, logits, strict=True):
             rows = torch.cat([torch.ones(1, len(items), dtype=torch.float64), intercepts[:, items]])
-            if self.form.dichotomous:
-                asymptotes = torch.from_numpy(self.spec.fixed[2:][:, items])
-                rows = torch.cat([rows[:2], asymptotes])
             tables.append(self.form(rows).log_probability(z).flatten(0, 1))
         density = torch.zeros(1, dtype=torch.float64)
         return tables, density if self.bifactor else self.density(nodes, root)
@@ -399,12 +399,13 @@ class _Integral:
         """The names of all abilities."""
         return [*self.factors.abilities, *self.factors.names]
 
-    def portions(self, answers: Answers, n_nodes: int) -> Iterator[tuple[list[Tensor], Tensor]]:
+    def portions(
+        self, counts: Tensor, persons: Tensor, n_nodes: int
+    ) -> Iterator[tuple[list[Tensor], Tensor]]:
         """Yield counts of categories by part, and of persons, of some persons at a time."""
         power = 2 if self.bifactor else len(self.factors.names) - 1
         size = max(1, ROW_CELLS // n_nodes**power)
-        hot = answers.one_hot.view(len(answers.count), len(self.own), -1)
-        for rows, count in zip(hot.split(size), answers.count.split(size), strict=True):
+        for rows, count in zip(counts.split(size), persons.split(size), strict=True):
             yield [rows[:, items].flatten(1) for items in self.factors.parts], count
 
     def score(self, responses: pd.DataFrame) -> pd.DataFrame:
@@ -421,15 +422,14 @@ class _Integral:
             "items", wrong, "have answers that nobody gave when the model was fitted; recode them"
         )
         codes = np.where(codes < 0, MISSING, codes).astype(np.uint8)
-        count = torch.ones(len(codes), dtype=torch.float64)
-        group = torch.zeros(len(codes), dtype=torch.long)
-        answers = Answers(codes, count, count, group, self.spec.answers.n_categories)
+        counts = counts_by_category(codes, None, self.spec.answers.n_categories)
+        persons = torch.ones(len(codes), dtype=torch.float64)
         nodes, log_weights = self.nodes(self.step)
         with torch.no_grad():
             tables, density = self.tables(self.estimates, nodes)
         powers = torch.stack([nodes, nodes**2], 1)
         found = []
-        for portion, count in self.portions(answers, len(nodes)):
+        for portion, count in self.portions(torch.from_numpy(counts), persons, len(nodes)):
             # The derivative of a log-likelihood by log weights is the posterior at the nodes.
             weights = [log_weights.repeat(len(count), 1).requires_grad_() for _ in self.abilities]
             total = self.factors.loglik(portion, tables, weights, density).sum()
@@ -449,7 +449,7 @@ class _Integral:
         leaves = [table.detach().requires_grad_() for table in (*tables, density)]
         weights = [log_weights] * len(self.abilities)
         total = 0.0
-        for answers, count in self.portions(self.answers, len(nodes)):
+        for answers, count in self.portions(self.counts, self.count, len(nodes)):
             value = count @ self.factors.loglik(answers, leaves[:-1], weights, leaves[-1])
             value.backward()
             total += value.item()

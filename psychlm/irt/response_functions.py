@@ -16,14 +16,24 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from psychlm.frames import FrameError, refuse
-from psychlm.irt.arrays import host, log_sigmoid, namespace, on_device, sigmoid
+from psychlm.irt.arrays import (
+    device_of,
+    host,
+    log_sigmoid,
+    namespace,
+    on_device,
+    sigmoid,
+    sigmoids,
+    zeros,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +43,7 @@ KINDS = ("slope", "intercept", "guessing", "upper")  # that can be equal, free o
 ASYMPTOTES = {2: "c", 3: "u"}  # number of the kind, and the column of a table of items
 AGREEMENT = 1e-3  # logits, relative to the size of slope and intercept: tables of three decimals
 ABSENT = -1000.0  # logits, times k: threshold k of an item that has fewer of them
-NO_ASYMPTOTE = 700.0  # logits: exp(-700) is the smallest probability of a float
-ASYMPTOTE_LIMIT = 13.8  # logits: estimated asymptotes stay 1e-6 away from 0 and 1
+SMALLEST_P = 1e-100
 SPREAD = 1.2  # the spread of ability makes proportions less extreme than curves at ability 0
 
 
@@ -94,7 +103,7 @@ class ResponseFunction(ABC):
     @classmethod
     @abstractmethod
     def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
-        """Return parameters and standard errors from natural rows and their covariances by item."""
+        """Return parameters and standard errors from rows and their covariances by item."""
 
     @classmethod
     def row_kinds(cls, n_rows: int) -> list[int]:
@@ -102,14 +111,14 @@ class ResponseFunction(ABC):
         return [min(row, 1) for row in range(n_rows)]
 
     @classmethod
+    def n_rows(cls, fixed: np.ndarray) -> int:
+        """Return how many rows of parameters the curves need, of which ``fixed`` are given."""
+        return len(fixed)
+
+    @classmethod
     def symbols(cls, n_rows: int) -> list[str]:
         """Return the names of the rows of parameters in a covariance matrix."""
         return ["a", *(f"d{k}" for k in range(1, n_rows))]
-
-    @classmethod
-    def natural(cls, values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and covariances (n_items, n_rows, n_rows) as tables of items have them."""
-        return values, covariance
 
     @property
     def by_theta(self) -> Tensor:
@@ -118,7 +127,7 @@ class ResponseFunction(ABC):
 
     @property
     def steepness(self) -> Tensor:
-        """The largest slope of every item, (n_items,)."""
+        """The largest slope of every item, of either sign, (n_items,)."""
         slopes = [row for row, kind in enumerate(self.row_kinds(len(self.values))) if kind == 0]
         return namespace(self.values).amax(abs(self.values[slopes]), 0)
 
@@ -127,7 +136,7 @@ class ResponseFunction(ABC):
         """Which parameters an item has, bool (n_rows, n_items); asymptotes are none here."""
         return host(self.values) > ABSENT / 2
 
-    def of_items(self, chosen: np.ndarray) -> Self:
+    def of_items(self, chosen: np.ndarray | slice) -> Self:
         """Return some of the items, by their numbers."""
         return replace(self, values=self.values[:, chosen])
 
@@ -153,9 +162,14 @@ class ResponseFunction(ABC):
         ]
         return xp.stack(by_category, 2)
 
-    def natural_derivatives(self, theta: Tensor) -> Tensor:
-        """Return derivatives of P by natural parameters, (n_rows, n_items, n_cat, n_theta)."""
-        return self.scores(theta) * self.log_probability(theta).exp()
+    def contrasts(self, theta: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return :meth:`scores` of the lowest category, and by how much the others' differ.
+
+        They are (n_rows, n_items, n_theta), of which n_items may be 1 where all items are alike.
+        """
+        scores = self.scores(theta)
+        lowest = scores[:, :, 0]
+        return lowest, [scores[:, :, k] - lowest for k in range(1, scores.shape[2])]
 
     def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
         """Return second derivatives of sum(counts log P) by the parameters, (n_rows, n_rows, n)."""
@@ -190,7 +204,7 @@ class ResponseFunction(ABC):
 
     def rescaled(self, mean: float, sd: float) -> Self:
         """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
-        values = self.values.clone()
+        values = self.values + 0.0
         kinds = self.row_kinds(len(values))
         slopes, intercepts = ([row for row, k in enumerate(kinds) if k == kind] for kind in (0, 1))
         values[intercepts] += values[slopes] * mean
@@ -217,53 +231,25 @@ def difficulties(values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray
         return b, np.sqrt(np.where(variance >= 0, variance, np.nan)) / np.abs(values[0])
 
 
-@dataclass(frozen=True)
-class Logistic(ResponseFunction):
-    """Dichotomous items; the rows are slope, intercept and the logits of both asymptotes."""
+class Dichotomous(ResponseFunction):
+    """Items of two categories; the rows are slope, intercept, lower and upper asymptote."""
 
-    name = "logistic"
     dichotomous = True
-
-    def log_probability(self, theta: Tensor) -> Tensor:
-        """Return log(1 - P) and log P; neither P nor 1 - P rounds to 0."""
-        xp = namespace(theta)
-        values = self.by_theta
-        z = values[0] * theta + values[1]
-        low, high = values[2:]
-        if bool((low <= -NO_ASYMPTOTE).all() and (high >= NO_ASYMPTOTE).all()):
-            return xp.stack([log_sigmoid(-z), log_sigmoid(z)], 1)
-        span = log_sigmoid(high) + log_sigmoid(-low) + xp.log1p(-xp.exp(low - high))
-        q = span + log_sigmoid(-z)
-        p = span + log_sigmoid(z)
-        # log(e^x + e^y) = x - log s(x - y); second derivatives of torch's logaddexp overflow
-        log_q = q - log_sigmoid(q - log_sigmoid(-high))
-        log_p = p - log_sigmoid(p - log_sigmoid(low))
-        return xp.stack([log_q, log_p], 1)
-
-    def natural_derivatives(self, theta: Tensor) -> Tensor:
-        """Return derivatives of P; those by asymptotes themselves, also where these are 0 or 1."""
-        result = super().natural_derivatives(theta)
-        xp = namespace(theta)
-        logistic = sigmoid(xp.outer(self.values[0], theta) + self.values[1][:, None])
-        result[2] = xp.stack([logistic - 1, 1 - logistic], 1)
-        result[3] = xp.stack([-logistic, logistic], 1)
-        return result
 
     @classmethod
     def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
         """Return the rows of a table with a, and d or b, and perhaps c and u."""
-        a, d, c, u = four_parameters(items)
-        return np.stack([a, d, *logits_of(np.stack([c, u]))])
+        return np.stack(four_parameters(items))
 
     @classmethod
     def fixed(
         cls, n_categories: np.ndarray, free: Mapping, given: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Return NaN for slopes and intercepts, and logits of asymptotes that are not free."""
+        """Return NaN for slopes and intercepts, and asymptotes that are not free."""
         result = np.full((4, len(n_categories)), np.nan)
-        for row, absent in ((2, -NO_ASYMPTOTE), (3, NO_ASYMPTOTE)):
+        for row, absent in ((2, 0.0), (3, 1.0)):
             name = KINDS[row]
-            value = logits_of(given[name]) if name in given else result[row]
+            value = given.get(name, result[row])
             result[row] = np.where(np.isnan(value) & ~free[name], absent, value)
         return result
 
@@ -272,12 +258,11 @@ class Logistic(ResponseFunction):
         """Return slopes of 1, and intercepts from proportions correct, less the asymptotes."""
         table = fixed.copy()
         table[0] = 1.0
-        begin = logits_of(np.array(asymptotes))[:, None]
-        table[2:] = np.where(np.isnan(fixed[2:]), begin, fixed[2:])
-        low, high = probabilities_of(table[2:])
+        table[2:] = np.where(np.isnan(fixed[2:]), np.array(asymptotes)[:, None], fixed[2:])
+        low, high = table[2:]
         share = (counts[1] + 0.5) / (counts.sum(0) + 1)
         between = ((share - low) / (high - low)).clip(0.02, 0.98)
-        share = np.where((low > 1e-300) | (high < 1), between, share)
+        share = np.where((low > 0) | (high < 1), between, share)
         table[1] = SPREAD * np.log(share / (1 - share))
         return table
 
@@ -292,25 +277,198 @@ class Logistic(ResponseFunction):
         return ["a", "d", "logit c", "logit u"][:n_rows]
 
     @classmethod
-    def natural(cls, values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return asymptotes as probabilities: dp = p (1 - p) dlogit."""
-        p = probabilities_of(values[2:])
-        scale = np.vstack([np.ones_like(values[:2]), p * (1 - p)]).T
-        return np.vstack([values[:2], p]), covariance * scale[:, :, None] * scale[:, None, :]
-
-    @classmethod
     def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
         """Return a, b, c, d, and u if an upper asymptote is below 1, with standard errors."""
         b, se_b = difficulties(values[:2], covariance)
         with np.errstate(invalid="ignore"):  # a negative variance becomes NaN
             error = np.sqrt(covariance.diagonal(axis1=1, axis2=2).T)
         a, d, c, u = values
-        parameters = {"a": a, "b": b[0], "c": np.where(c < 1e-300, 0.0, c), "d": d}
+        parameters = {"a": a, "b": b[0], "c": c, "d": d}
         errors = {"se_a": error[0], "se_b": se_b[0], "se_c": error[2], "se_d": error[1]}
         if (u < 1).any():
             parameters["u"] = u
             errors["se_u"] = error[3]
         return pd.DataFrame(parameters | errors)
+
+
+@dataclass(frozen=True)
+class Logistic(Dichotomous):
+    """Logistic curves. The last rows may be lacking: lower asymptotes are then 0, upper ones 1."""
+
+    name = "logistic"
+
+    @classmethod
+    def n_rows(cls, fixed: np.ndarray) -> int:
+        """Return 2 without asymptotes, 3 without upper ones, and else 4."""
+        low, high = fixed[2:]
+        return 4 if (high != 1).any() else 3 if (low != 0).any() else 2
+
+    @property
+    def slope(self) -> Tensor:
+        """Slopes, (n_items,), per logit or per standard deviation of ability."""
+        return self.values[0]
+
+    @property
+    def guessing(self) -> Tensor:
+        """Lower asymptotes, (n_items,)."""
+        return self.values[2] if len(self.values) > 2 else 0 * self.values[0]
+
+    @property
+    def asymptotes(self) -> tuple[Tensor, Tensor]:
+        """Lower and upper asymptotes with an axis for abilities."""
+        low = self.by_theta[2]
+        return low, self.by_theta[3] if len(self.values) > 3 else 0 * low + 1
+
+    def __sub__(self, others: Logistic) -> Tensor:
+        """Return how far the parameters are from others, (n_rows, n_items)."""
+        return self.values - others.values
+
+    def logits(self, theta: Tensor) -> Tensor:
+        """Return z at theta, (n_items, n_theta)."""
+        return self.by_theta[0] * theta + self.by_theta[1]
+
+    def log_probability(self, theta: Tensor) -> Tensor:
+        """Return log(1 - P) and log P; neither P nor 1 - P rounds to 0."""
+        xp = namespace(theta)
+        z = self.logits(theta)
+        log_q = log_sigmoid(-z)
+        log_p = log_q + z
+        if len(self.values) == 2:
+            return xp.stack([log_q, log_p], 1)
+        # Where an asymptote is 0 or 1 its sum is not taken, but has derivatives, which are numbers.
+        c, u = self.asymptotes
+        from_below = xp.log(xp.where(c > 0, c, 1.0) + (u - c) * xp.exp(log_p))
+        log_p = xp.where(c > 0, from_below, xp.log(u) + log_p)
+        if len(self.values) == 3:
+            return xp.stack([xp.log1p(-c) + log_q, log_p], 1)
+        from_above = xp.log(xp.where(u < 1, 1 - u, 1.0) + (u - c) * xp.exp(log_q))
+        return xp.stack([xp.where(u < 1, from_above, xp.log1p(-c) + log_q), log_p], 1)
+
+    def first_derivatives(self, theta: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return derivatives of log Q, then of log P, by the logit, c and u: as many as rows tell.
+
+        P = c + (u - c) s(z), with s the logistic function, and Q = (1 - u) + (u - c) (1 - s).
+        """
+        xp = namespace(theta)
+        s, rest = sigmoids(self.logits(theta))
+        if len(self.values) == 2:
+            return [-s], [rest]
+        # Far below a steep item's difficulty P and a person's weight vanish; 1 / P stays finite.
+        c, u = self.asymptotes
+        p = (c + (u - c) * s).clip(SMALLEST_P)
+        p_c = rest / p
+        if len(self.values) == 3:
+            return [-s, xp.broadcast_to(-1 / (1 - c), s.shape)], [(1 - c) * s * p_c, p_c]
+        q = (1 - u + (u - c) * rest).clip(SMALLEST_P)
+        p_u = xp.where(c > 0, s / p, 1 / u)
+        q_c = -xp.where(u < 1, rest / q, 1 / (1 - c))
+        return [(u - c) * s * q_c, q_c, -s / q], [(u - c) * rest * p_u, p_c, p_u]
+
+    def scores(self, theta: Tensor) -> Tensor:
+        """Return the derivatives of log P by the parameters, (n_rows, n_items, n_cat, n_theta)."""
+        xp = namespace(theta)
+        by_category = [
+            xp.stack([by_logit * theta, by_logit, *others])
+            for by_logit, *others in self.first_derivatives(theta)
+        ]
+        return xp.stack(by_category, 2)
+
+    def contrasts(self, theta: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return scores of wrong answers, and by how much those of correct ones differ."""
+        if len(self.values) > 2:
+            return super().contrasts(theta)
+        xp = namespace(theta)
+        powers = xp.stack([theta, xp.ones_like(theta)])[:, None]  # answers differ in their logit
+        return -sigmoid(self.logits(theta)) * powers, [powers]
+
+    def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
+        """Return second derivatives of sum(counts log P) by the parameters, (n_rows, n_rows, n)."""
+        s, rest = sigmoids(self.logits(theta))
+        if len(self.values) == 2:  # those of a logit do not depend on the answer
+            return item_matrices({(0, 0): -counts.sum(1) * s * rest}, theta)
+        cells: dict[tuple[int, int], Any] = {}
+        for first, n in zip(self.first_derivatives(theta), counts.swapaxes(0, 1), strict=True):
+            # Second derivatives of P, over P: by logit twice, and by logit and c, or u.
+            bend = {(0, 0): first[0] * (rest - s)}
+            if len(first) > 1:
+                bend[0, 1] = -s * first[1]
+            if len(first) > 2:
+                bend[0, 2] = rest * first[2]
+            for i, j in combinations_with_replacement(range(len(first)), 2):
+                second = bend.get((i, j), 0.0) - first[i] * first[j]
+                cells[i, j] = cells.get((i, j), 0.0) + n * second
+        return item_matrices(cells, theta)
+
+
+def item_matrices(cells: Mapping[tuple[int, int], Tensor], theta: Tensor) -> Tensor:
+    """Return matrices by slope, intercept, c and u summed over theta, (n_rows, n_rows, n_items).
+
+    ``cells`` are their entries (n_items, n_theta) by pairs of the logit (0), c (1) and u (2).
+    """
+    xp = namespace(theta)
+    n_rows = 1 + max(j for _, j in cells) + 1
+    one = xp.ones_like(theta)
+    variables = [(0, theta), (0, one), (1, one), (2, one)][:n_rows]
+    columns = [
+        [cells[min(i, j), max(i, j)] @ (by_one * by_other) for j, by_other in variables]
+        for i, by_one in variables
+    ]
+    return xp.stack([xp.stack(column) for column in columns])
+
+
+def summed_products(scores: Tensor, weights: Tensor) -> Tensor:
+    """Return sums of scores times scores with weights, (n_rows, n_rows, n_items).
+
+    ``scores`` are (n_rows, n_items, n_cat, n_theta), ``weights`` (n_items, n_cat, n_theta).
+    """
+    xp = namespace(scores)
+    n_rows, n_items = scores.shape[:2]
+    by_item = xp.moveaxis(scores, 1, 0).reshape(n_items, n_rows, -1)
+    weighted = by_item * weights.reshape(n_items, 1, -1)
+    return xp.moveaxis(by_item @ weighted.swapaxes(1, 2), 0, 2)
+
+
+class MultinomialLogit(ResponseFunction):
+    """Items of which log P of category k is z_k less a constant, with z linear in the rows."""
+
+    @staticmethod
+    @abstractmethod
+    def loadings(n_rows: int) -> np.ndarray:
+        """Return the derivatives of z by the rows at ability 1, (n_categories, n_rows)."""
+
+    def terms(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loadings, and theta for slopes and 1 for intercepts, (n_rows, 1, n_theta).
+
+        Where abilities differ between items the latter are (n_rows, n_items, n_theta).
+        """
+        n_rows = len(self.values)
+        is_slope = on_device(np.array(self.row_kinds(n_rows)) == 0, device_of(theta))
+        powers = namespace(theta).where(is_slope[:, None, None], theta, 1.0)
+        return on_device(self.loadings(n_rows), device_of(theta)), powers
+
+    def log_probability(self, theta: Tensor) -> Tensor:
+        """Return log shares of exp(z)."""
+        loadings, powers = self.terms(theta)
+        z = namespace(theta).tensordot(loadings, self.by_theta * powers, 1)
+        return z.log_softmax(0).swapaxes(0, 1)
+
+    def scores(self, theta: Tensor) -> Tensor:
+        """Return the derivatives of log P by the parameters, (n_rows, n_items, n_cat, n_theta).
+
+        They are those of z less their expectation over the categories.
+        """
+        loadings, powers = self.terms(theta)
+        p = self.log_probability(theta).exp().swapaxes(0, 1)
+        expected = namespace(theta).tensordot(loadings.T, p, 1)
+        return (loadings.T[:, None, :, None] - expected[:, :, None]) * powers[:, :, None]
+
+    def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
+        """Return second derivatives of sum(counts log P) by the parameters, (n_rows, n_rows, n).
+
+        Those of log P are alike in all categories: minus the expected products of scores.
+        """
+        weights = self.log_probability(theta).exp() * counts.sum(1)[:, None]
+        return -summed_products(self.scores(theta), weights)
 
 
 class OrderedCategories(ResponseFunction):
@@ -405,6 +563,38 @@ class Graded(OrderedCategories):
         below = xp.concatenate([log_sigmoid(-z), certain])
         return (above + below + xp.concatenate([none, between, none])).swapaxes(0, 1)
 
+    def scores(self, theta: Tensor) -> Tensor:
+        """Return the derivatives of log P by the parameters, (n_rows, n_items, n_cat, n_theta).
+
+        With s(z_k) between categories k - 1 and k, they are s'(z_k) / P of k, and minus that of
+        k - 1.
+        """
+        xp = namespace(theta)
+        z = self.by_theta[0] * theta + self.by_theta[1:]
+        log_density = log_sigmoid(z) + log_sigmoid(-z)
+        log_p = self.log_probability(theta).swapaxes(0, 1)
+        step = np.arange(len(z))
+        by_step = zeros(z, len(z), z.shape[1], len(log_p), len(theta))
+        by_step[step, :, step + 1] = xp.exp(log_density - log_p[1:])
+        by_step[step, :, step] = -xp.exp(log_density - log_p[:-1])
+        return xp.concatenate([by_step.sum(0)[None] * theta, by_step])
+
+    def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
+        """Return second derivatives of sum(counts log P) by the parameters, (n_rows, n_rows, n).
+
+        Those of P, over P, are (1 - 2 s(z_k)) times the first ones, each by one step alone.
+        """
+        scores = self.scores(theta)
+        below, above = sigmoids(self.by_theta[0] * theta + self.by_theta[1:])
+        bend = (above - below) * (scores[1:] * counts).sum(2)  # (n_steps, n_items, n_theta)
+        result = -summed_products(scores, counts)
+        step = np.arange(1, len(scores))
+        result[0, 0] += bend.sum(0) @ theta**2
+        result[0, 1:] += bend @ theta
+        result[1:, 0] += bend @ theta
+        result[step, step] += bend.sum(2)
+        return result
+
     @staticmethod
     def steps(count: np.ndarray) -> np.ndarray:
         """Return logits of answering in this category or above."""
@@ -413,19 +603,16 @@ class Graded(OrderedCategories):
 
 
 @dataclass(frozen=True)
-class PartialCredit(OrderedCategories):
+class PartialCredit(MultinomialLogit, OrderedCategories):
     """Muraki's generalised partial credit model."""
 
     name = "gpcm"
     start_slope = 0.5
 
-    def log_probability(self, theta: Tensor) -> Tensor:
-        """Return log probabilities of which neighbours differ by the steps' logits."""
-        xp = namespace(theta)
-        values = self.by_theta
-        z = values[0] * theta + values[1:]
-        total = xp.concatenate([0 * z[:1], z.cumsum(0)])
-        return total.log_softmax(0).swapaxes(0, 1)
+    @staticmethod
+    def loadings(n_rows: int) -> np.ndarray:
+        """Return numbers of steps up to each category, and which they are."""
+        return np.column_stack([np.arange(n_rows), np.tri(n_rows, n_rows - 1, -1)])
 
     @staticmethod
     def steps(count: np.ndarray) -> np.ndarray:
@@ -434,18 +621,16 @@ class PartialCredit(OrderedCategories):
 
 
 @dataclass(frozen=True)
-class Nominal(ResponseFunction):
+class Nominal(MultinomialLogit):
     """Bock's model of categories without an order; slope and intercept of the first are 0."""
 
     name = "nominal"
     ordered = False
 
-    def log_probability(self, theta: Tensor) -> Tensor:
-        """Return log shares of exp(a_k theta + d_k)."""
-        xp = namespace(theta)
-        slopes, intercepts = self.by_theta.reshape(2, -1, *self.by_theta.shape[1:])
-        z = slopes * theta + intercepts
-        return xp.concatenate([0 * z[:1], z]).log_softmax(0).swapaxes(0, 1)
+    @staticmethod
+    def loadings(n_rows: int) -> np.ndarray:
+        """Return for the slopes, then for the intercepts, whose category each is."""
+        return np.tile(np.eye(n_rows // 2 + 1)[:, 1:], 2)
 
     @classmethod
     def row_kinds(cls, n_rows: int) -> list[int]:
@@ -523,7 +708,7 @@ class Nominal(ResponseFunction):
 class MixedFormats(ResponseFunction):
     """Items of several forms: logistic ones beside ordered categories.
 
-    Rows are slope, intercepts, and the logits of both asymptotes; :meth:`of` makes a class for the
+    Rows are slope, intercepts, and both asymptotes; :meth:`of` makes a class for the
     models of given items, which the column ``model`` of a table names.
     """
 
@@ -548,6 +733,7 @@ class MixedFormats(ResponseFunction):
     def spread(cls, n_rows: int, of_part: Callable) -> np.ndarray:
         """Return rows (n_rows, n_items) from a function of each part's form, items and rows."""
         result = np.full((n_rows, len(cls.models)), ABSENT)
+        result[-2:] = 0.0  # asymptotes, of items that may have none
         for form, items, rows in cls.parts(n_rows):
             found = of_part(form, items, rows)
             result[np.ix_(rows[: len(found)], items)] = found
@@ -567,6 +753,25 @@ class MixedFormats(ResponseFunction):
             places.append(items)
         return xp.concatenate(found)[np.argsort(np.concatenate(places))]
 
+    def scores(self, theta: Tensor) -> Tensor:
+        """Return those of each form; 0 in rows and categories that an item lacks."""
+        n_rows, n_items = self.values.shape
+        result = zeros(theta, n_rows, n_items, n_rows - 2, len(theta))
+        for form, items, rows in self.parts(n_rows):
+            part = form(self.values[rows][:, items]).scores(theta)
+            result[rows[:, None], items, : part.shape[2]] = part
+        return result
+
+    def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
+        """Return those of each form; 0 in rows that an item lacks."""
+        n_rows, n_items = self.values.shape
+        result = zeros(theta, n_rows, n_rows, n_items)
+        for form, items, rows in self.parts(n_rows):
+            answers = counts[items, : 2 if form.dichotomous else None]
+            part = form(self.values[rows][:, items]).curvature(theta, answers)
+            result[rows[:, None, None], rows[:, None], items] = part
+        return result
+
     @classmethod
     def row_kinds(cls, n_rows: int) -> list[int]:
         """Return the numbers in KINDS of slope, intercepts, and asymptotes."""
@@ -577,7 +782,7 @@ class MixedFormats(ResponseFunction):
         """Return the names of the rows; d1 is the intercept of logistic items too."""
         return ["a", *(f"d{k}" for k in range(1, n_rows - 2)), "logit c", "logit u"]
 
-    def of_items(self, chosen: np.ndarray) -> MixedFormats:
+    def of_items(self, chosen: np.ndarray | slice) -> MixedFormats:
         """Return some of the items, by their numbers."""
         models = [self.models[k] for k in np.arange(len(self.models))[chosen]]
         return self.of(models)(self.values[:, chosen])
@@ -645,17 +850,6 @@ class MixedFormats(ResponseFunction):
         return cls.spread(len(fixed), of_part)
 
     @classmethod
-    def natural(cls, values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return asymptotes as probabilities."""
-        values = values.copy()
-        covariance = covariance.copy()
-        for form, items, rows in cls.parts(len(values)):
-            cells = np.ix_(items, rows, rows)
-            found = form.natural(values[rows][:, items], covariance[cells])
-            values[np.ix_(rows, items)], covariance[cells] = found
-        return values, covariance
-
-    @classmethod
     def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
         """Return each form's columns, NaN where an item has none, and the items' models."""
         tables = [
@@ -678,18 +872,6 @@ def refuse_asymptotes(name: str, given: Mapping) -> None:
     """Refuse asymptotes of items that have none."""
     if given:
         raise FrameError(f"the {name} model has no asymptotes; leave out guessing and upper")
-
-
-def logits_of(p: np.ndarray) -> np.ndarray:
-    """Return logits, within +-NO_ASYMPTOTE."""
-    with np.errstate(divide="ignore"):
-        return (np.log(p) - np.log1p(-p)).clip(-NO_ASYMPTOTE, NO_ASYMPTOTE)
-
-
-def probabilities_of(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities, the inverse of :func:`logits_of`."""
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-logits))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ not asked), which may be a memory map, and turned into ``float64`` block by bloc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import pandas as pd
 
 from psychlm.device import Device, free_bytes, one_thread, torch_device
 from psychlm.frames import FrameError, Repeated, check_responses, refuse
-from psychlm.irt.arrays import as_type, host, on_device
+from psychlm.irt.arrays import as_type, host, namespace, on_device
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,20 @@ class Block:
     """
 
     items: slice
-    correct: Tensor  # (n_rows, n_items), 1 where the response is correct
+    correct: Tensor  # (n_rows, n_items), 1 where the response is correct: of category 1
     answered: Tensor | None  # (n_rows, n_items), 1 where there is a response; None if all are there
+    higher: tuple[Tensor, ...] = ()  # the same as correct, of categories 2, 3, ...
+
+    @property
+    def categories(self) -> tuple[Tensor, ...]:
+        """Where the response is of category 1, 2, ..., each (n_rows, n_items)."""
+        return self.correct, *self.higher
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Block:
+        """Return the responses after the same change of all arrays: some rows, or another type."""
+        correct, *higher = map(change, self.categories)
+        answered = None if self.answered is None else change(self.answered)
+        return Block(self.items, correct, answered, tuple(higher))
 
     def answers_at(self, weights: Tensor) -> Tensor:
         """Return expected numbers of responses by node, (n_items, n_nodes); one row if complete.
@@ -57,16 +69,22 @@ class Block:
         """Return expected numbers of correct responses by node, and of all (:meth:`answers_at`)."""
         return self.correct.T @ weights, self.answers_at(weights)
 
-    def expected_squares(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return expected squares by node of the numbers of correct responses k, of k n, and of n²,
-        with n the number of all: those of single responses are k, k and n.
+    def expected_by_category(self, weights: Tensor) -> Tensor:
+        """Return expected numbers of responses by node, (n_items, n_categories, n_nodes)."""
+        chosen = [category.T @ weights for category in self.categories]
+        return namespace(weights).stack([self.answers_at(weights) - sum(chosen), *chosen], 1)
+
+    def expected_squares(self, weights: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Return expected squares by node of the numbers of responses k of category 1, 2, ..., of
+        k n, and of n², with n the number of all: those of single responses are k, k and n.
         """
         if self.answered is None or self.answered.max() <= 1:
-            correct, answered = self.expected_counts(weights)
-            return correct, correct, answered
-        products = (self.correct**2, self.correct * self.answered, self.answered**2)
-        of_correct, mixed, of_all = (product.T @ weights for product in products)
-        return of_correct, mixed, of_all
+            chosen = [category.T @ weights for category in self.categories]
+            return chosen, chosen, self.answers_at(weights)
+        n = self.answered
+        squares = [(category**2).T @ weights for category in self.categories]
+        mixed = [(category * n).T @ weights for category in self.categories]
+        return squares, mixed, (n**2).T @ weights
 
     def of_answered(self, values: Tensor) -> Tensor:
         """Return values (n_rows, n_items), or by item, with 0 where there is no response."""
@@ -90,6 +108,8 @@ class ResponseMatrix:
     n_categories: int = 2
     levels: dict | None = None  # of polytomous items: their answers in the order of the categories
     n: np.ndarray | None = None  # (n_rows, n_items) answers, where `values` counts the right ones
+    squares: Tensor | None = None  # (n_rows,) sum of persons' squared weights; None: all 1
+    group: Tensor | None = None  # (n_rows,) number of the persons' group; None: all of one
     kept_blocks: list[Block] = field(default_factory=list, repr=False, compare=False)
     kept_values: list[Tensor] = field(default_factory=list, repr=False, compare=False)  # on a GPU
 
@@ -126,8 +146,9 @@ class ResponseMatrix:
         """Return the responses for computations on a device."""
         if isinstance(device, str):
             device = torch_device(device)
-        counts = ("count", "n_correct", "n_answered")
-        moved = {name: on_device(host(getattr(self, name)), device) for name in counts}
+        names = ("count", "n_correct", "n_answered", "squares", "group")
+        tables = {name: getattr(self, name) for name in names}
+        moved = {name: on_device(host(x), device) for name, x in tables.items() if x is not None}
         return replace(self, device=device, kept_blocks=[], kept_values=[], **moved)
 
     def blocks(self) -> Iterator[Block]:
@@ -137,21 +158,19 @@ class ResponseMatrix:
             return
         keep = self.values.size <= KEPT_CELLS
         cells = BLOCK_CELLS if self.on_cpu else BLOCK_CELLS_GPU
-        width = max(1, cells // len(self.values))
+        width = max(1, cells // (len(self.values) * (self.n_categories - 1)))
         for start in range(0, self.n_items, width):
             items = slice(start, min(start + width, self.n_items))
-            correct, answered = self.cells(slice(None), items)
-            block = Block(items, correct, answered)
+            block = self.cells(slice(None), items)
             if keep:
                 self.kept_blocks.append(block)
             yield block
 
-    def cells(self, rows: slice, items: slice) -> tuple[Tensor, Tensor | None]:
-        """Return which responses are correct and which are there (None if all are), in float64."""
+    def cells(self, rows: slice, items: slice) -> Block:
+        """Return the responses of some persons to some items."""
         if self.n is not None:
             counts = (np.array(table[rows, items], order="C") for table in (self.values, self.n))
-            correct, answered = (as_type(on_device(x, self.device), "float64") for x in counts)
-            return correct, answered
+            return Block(items, *(as_type(on_device(x, self.device), "float64") for x in counts))
         # A GPU keeps the bytes of all responses where they take at most a quarter of its memory.
         room = 0 if self.on_cpu else free_bytes(self.device, 2**30) // 4
         if not self.kept_values and self.values.size <= room:
@@ -160,9 +179,11 @@ class ResponseMatrix:
             raw = self.kept_values[0][rows, items]
         else:  # a copy, since PyTorch takes no read-only memory maps
             raw = on_device(np.array(self.values[rows, items], order="C"), self.device)
-        if self.complete:
-            return as_type(raw, "float64"), None
-        return as_type(raw == 1, "float64"), as_type(raw != MISSING, "float64")
+        answered = None if self.complete else as_type(raw != MISSING, "float64")
+        if self.complete and self.n_categories == 2:
+            return Block(items, as_type(raw, "float64"), answered)
+        correct, *higher = (as_type(raw == k, "float64") for k in range(1, self.n_categories))
+        return Block(items, correct, answered, tuple(higher))
 
 
 def few_threads(n_responses: int) -> AbstractContextManager:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,19 +18,17 @@ from torch import Tensor
 
 from psychlm.device import Device
 from psychlm.frames import FrameError, format_names, refuse
-from psychlm.irt.categories import Answers
 from psychlm.irt.likelihood import (
-    Parameters,
     Posterior,
     QuadratureGrid,
     fine_posterior,
     node_loglik,
     quadrature_grid,
-    rescaled,
     resolve,
 )
-from psychlm.irt.response_functions import ResponseFunction, four_parameters, model_named
+from psychlm.irt.response_functions import Logistic, ResponseFunction, model_named
 from psychlm.irt.response_matrix import (
+    BLOCK_CELLS,
     BLOCK_CELLS_GPU,
     ResponseMatrix,
     encode_ratings,
@@ -50,7 +47,7 @@ POLYNOMIAL_STEPS = 4
 SMALLEST = 1e-300  # P of a steep item far below its difficulty, which else is 0 and divides 0
 LARGEST_STEP = 1.0  # standard deviations of ability, of one scoring step
 TOLERANCE = 1e-8
-DIFFERENCE = 1e-4  # standard deviations of ability, for the curvature of the weighted likelihood
+DIFFERENCE = 1e-3  # of ability in units of the steepest curve's 1 / slope, for derivatives
 CACHED_CELLS = 2**16  # of derivatives at once: 0.5 MiB each
 
 
@@ -68,30 +65,43 @@ class AbilityPosterior:
 class KnownCurves:
     """Responses to items with known parameters, on the scale on which ability is N(0, 1)."""
 
-    persons: pd.Index
-    row: np.ndarray  # of every person, among the distinct rows of responses
-    count: Tensor  # (n_rows,)
-    slope: Tensor  # (n_items,)
-    node_loglik: Callable[[Tensor], Tensor]  # log P(responses | node) of rows, (n_rows, n_nodes)
-    # Of every row's log-likelihood at its ability: gradient, observed and expected information and
-    # the derivative of the latter, in standard-normal units; each (n_rows,).
-    by_ability: Callable[[Tensor], tuple[Tensor, ...]]
-    information: Callable[[Tensor], Tensor]  # the expected one at nodes, (n_rows, n_nodes)
-    one_maximum: bool  # whether the likelihood has one, and its second derivative no responses
-    answers: ResponseMatrix | None  # of dichotomous items without upper asymptotes
+    answers: ResponseMatrix
+    items: ResponseFunction
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of parameters of logistic curves: 2 without asymptotes; more than 4 of others."""
+        return len(self.items.values) if isinstance(self.items, Logistic) else 99
+
+    def node_loglik(self, nodes: Tensor) -> Tensor:
+        """Return log P(responses | node) of every row, (n_rows, n_nodes)."""
+        return node_loglik(self.answers, self.items, nodes)
+
+    def by_ability(self, ability: Tensor) -> tuple[Tensor, ...]:
+        """Return derivatives of every row's log-likelihood at its ability, each (n_rows,).
+
+        They are the gradient, the observed and the expected information, and the derivative of the
+        latter, in standard-normal units.
+        """
+        if isinstance(self.items, Logistic) and self.n_rows < 4:
+            return _by_products(self.answers, self.items, ability)
+        return _by_functions(self.answers, self.items, ability)
 
     def resolved(self) -> tuple[QuadratureGrid, Tensor, Posterior]:
         """Return a grid that resolves every posterior, log-likelihoods at its nodes, posteriors."""
-        grid = quadrature_grid(device=self.count.device)
-        return resolve(self.node_loglik, self.slope, self.count, grid)
+        count = self.answers.count
+        grid = quadrature_grid(device=count.device)
+        return resolve(self.node_loglik, self.items.steepness, count, grid)
 
     def unbounded(self) -> tuple[Tensor, Tensor]:
         """Return of which rows no response speaks against an ever higher, or lower, ability."""
-        if self.answers is None:
-            none = torch.zeros_like(self.count, dtype=torch.bool)
+        count = self.answers.count
+        if self.n_rows > 3:
+            none = torch.zeros_like(count, dtype=torch.bool)
             return none, none
-        signs = torch.stack([self.slope > 0, self.slope < 0], 1).double()
-        with_sign, answered = signs.new_zeros(2, len(self.count), 2)
+        slope = self.items.values[0]
+        signs = torch.stack([slope > 0, slope < 0], 1).double()
+        with_sign, answered = signs.new_zeros(2, len(count), 2)
         for block in self.answers.blocks():
             sign = signs[block.items]
             with_sign += block.correct @ sign
@@ -101,12 +111,12 @@ class KnownCurves:
         return high, with_sign[:, 0] + wrong[:, 1] == 0
 
 
-def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) -> tuple[Tensor, ...]:
+def _by_products(answers: ResponseMatrix, items: Logistic, ability: Tensor) -> tuple[Tensor, ...]:
     """Return derivatives by ability, of items without upper asymptotes, by products of matrices."""
     sums = torch.zeros(4, len(ability), dtype=torch.float64, device=ability.device)
     n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
     for block in answers.blocks():
-        part = items[block.items]
+        part = items.of_items(block.items)
         a = part.slope
         c = part.guessing
         n_rows = max(1, n_cells // len(a))  # as many rows as a processor's cache holds
@@ -115,7 +125,7 @@ def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) ->
             correct = block.correct[rows]
             answered = None if block.answered is None else block.answered[rows]
             gradient, observed, expected, change = sums[:, rows]
-            z = torch.outer(ability[rows], a) + part.intercept
+            z = torch.outer(ability[rows], a) + part.values[1]
             if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
                 right = z.sigmoid()
                 wrong = z.neg_().sigmoid_()
@@ -144,11 +154,26 @@ def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) ->
     return tuple(sums)
 
 
-def _by_functions(answers: Answers, items: ResponseFunction, ability: Tensor) -> tuple[Tensor, ...]:
+def _by_functions(
+    answers: ResponseMatrix, items: ResponseFunction, ability: Tensor
+) -> tuple[Tensor, ...]:
     """Return derivatives by ability, of any items; the last by central differences."""
-    ahead = answers.by_ability(items, ability + DIFFERENCE)[2]
-    behind = answers.by_ability(items, ability - DIFFERENCE)[2]
-    return *answers.by_ability(items, ability), (ahead - behind) / (2 * DIFFERENCE)
+    size = max(1, BLOCK_CELLS // (answers.n_items * answers.n_categories))
+    difference = DIFFERENCE / items.steepness.max().clip(1.0)
+    sums = []
+    for start in range(0, len(ability), size):
+        rows = slice(start, start + size)
+        at = ability[rows]
+        block = answers.cells(rows, slice(None))
+        asked = torch.ones_like(block.correct) if block.answered is None else block.answered
+        chosen = torch.stack([asked - sum(block.categories), *block.categories]).permute(2, 0, 1)
+        first, second = items.by_ability(at, chosen)
+        expected, ahead, behind = (
+            (asked * items.information(at + step)).sum(1) for step in (0.0, difference, -difference)
+        )
+        change = (ahead - behind) / (2 * difference)
+        sums.append(torch.stack([first.sum(0), -second.sum(0), expected, change]))
+    return tuple(torch.cat(sums, 1))
 
 
 def known_items(
@@ -162,9 +187,6 @@ def known_items(
 ) -> KnownCurves:
     """Check and encode responses and the parameters of their items."""
     form = model_named(model).form
-    products = model_named(model).products
-    # Matrix products compute the logistic curve alone.
-    plain = products and ("u" not in items or items["u"].isin([1.0, np.nan]).all())
     where = pick_device(device, "irt.score", getattr(responses, "size", 0))
     unknown = getattr(responses, "columns", pd.Index([])).difference(items.index)
     if form.dichotomous:
@@ -177,25 +199,12 @@ def known_items(
     table = items.loc[encoded.items]
     curves = form.of_table(table)
     check_known(pd.DataFrame(curves.values.T.numpy(), table.index), ability_mean, ability_sd)
-    # Steep curves need fine grids; the sign of a slope tells only of logistic ones.
-    curves = curves.to(where)
-    slope = (curves.values[0] if plain else curves.steepness) * ability_sd
     curves = curves.rescaled(ability_mean, ability_sd)
-    information = partial(_information, encoded, curves)
-    known = partial(KnownCurves, encoded.persons, encoded.row, encoded.count, slope)
-    if plain:
-        a, d, c, _ = four_parameters(table)
-        moments = torch.tensor(ability_mean), torch.tensor(ability_sd)
-        scaled = rescaled(Parameters(*torch.tensor(np.stack([a, d, c]), device=where)), *moments)
-        at_nodes = partial(node_loglik, encoded, scaled)
-        by_ability = partial(_by_products, encoded, scaled)
-        return known(at_nodes, by_ability, information, not (c > 0).any(), encoded)
-    count = encoded.count
-    group = torch.zeros_like(count, dtype=torch.long)
-    n_categories = curves.log_probability(count[:1]).shape[1]
-    answers = Answers(encoded.values, count, count, group, n_categories, encoded.n)
-    at_nodes = partial(answers.node_loglik, curves)
-    return known(at_nodes, partial(_by_functions, answers, curves), information, False, None)
+    if isinstance(curves, Logistic):
+        curves = Logistic(curves.values[: curves.n_rows(curves.values.numpy())])
+    curves = curves.to(where)
+    n_categories = curves.log_probability(encoded.count[:1]).shape[1]
+    return KnownCurves(replace(encoded, n_categories=n_categories), curves)
 
 
 def levels_of(functions: ResponseFunction, items: pd.Index, levels: Mapping | None) -> dict:
@@ -255,10 +264,10 @@ def ability_posterior(
         grid, at_nodes, _ = curves.resolved()
         loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
-        persons=curves.persons,
+        persons=curves.answers.persons,
         nodes=ability_mean + ability_sd * grid.fine.cpu().numpy(),
-        weights=weights.cpu().numpy()[curves.row],
-        loglik=loglik.cpu().numpy()[curves.row],
+        weights=weights.cpu().numpy()[curves.answers.row],
+        loglik=loglik.cpu().numpy()[curves.answers.row],
     )
 
 
@@ -338,7 +347,9 @@ def score(
         else:
             theta, se = _mode(curves, method)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
-    return pd.DataFrame(table.cpu().numpy()[curves.row], curves.persons, ["theta", "se"])
+    return pd.DataFrame(
+        table.cpu().numpy()[curves.answers.row], curves.answers.persons, ["theta", "se"]
+    )
 
 
 def climb(
@@ -398,17 +409,17 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
     """
     weighted = method == "wle"
     prior = float(method == "map")
-    nodes = quadrature_grid(span=UNBOUNDED, device=curves.count.device).nodes
+    nodes = quadrature_grid(span=UNBOUNDED, device=curves.answers.count.device).nodes
     at_nodes = curves.node_loglik(nodes).sub_((method == "map") * nodes**2 / 2)
     if weighted:
-        at_nodes += curves.information(nodes).clamp_min(SMALLEST).log() / 2
+        at_nodes += _information(curves.answers, curves.items, nodes).clamp_min(SMALLEST).log() / 2
     start = between_nodes(at_nodes, nodes)
-    limit = torch.zeros_like(curves.count)
+    limit = torch.zeros_like(curves.answers.count)
     if method == "ml":
         # The likelihood rises without end towards high ability where no response speaks against
         # it, towards low ability likewise; with guessing also where it rises at the grid's end.
         best = at_nodes.argmax(1)
-        guessed = not curves.one_maximum
+        guessed = curves.n_rows > 2
         high, low = curves.unbounded()
         high = high | (guessed & (best == len(nodes) - 1))
         low = low | (guessed & (best == 0))
@@ -425,17 +436,18 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         return torch.where(finite, gradient, 0.0), torch.where(finite, information, 1.0)
 
     last: list = []
-    if weighted or not curves.one_maximum:  # the last step is too short to matter
+    if weighted or curves.n_rows > 2:  # the last step is too short to matter
         ability = climb(ascent, start)
         observed = last[1]
     else:
-        steepest = float(curves.slope.abs().max().clamp_min(1.0))
+        steepest = float(curves.items.steepness.max().clamp_min(1.0))
         ability = climb(ascent, start, (2 * TOLERANCE / steepest) ** 0.5)
         before, observed, change = last
         observed = observed + change * (ability - before)
     if weighted:
-        above = ascent(ability + DIFFERENCE)[0]
-        below = ascent(ability - DIFFERENCE)[0]
-        observed = (below - above) / (2 * DIFFERENCE)
+        difference = DIFFERENCE / curves.items.steepness.max().clip(1.0)
+        above = ascent(ability + difference)[0]
+        below = ascent(ability - difference)[0]
+        observed = (below - above) / (2 * difference)
     se = (observed + prior).rsqrt()
     return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)

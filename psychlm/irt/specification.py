@@ -24,7 +24,6 @@ from psychlm.irt.response_functions import (
     FORMATS,
     KINDS,
     MIXED,
-    NO_ASYMPTOTE,
     MixedFormats,
     Model,
     Nominal,
@@ -32,6 +31,7 @@ from psychlm.irt.response_functions import (
     step_contrasts,
 )
 from psychlm.irt.response_matrix import (
+    MISSING,
     ResponseMatrix,
     counts_by_category,
     encode_ratings,
@@ -130,12 +130,12 @@ class Specification:
         Products of matrices then give the likelihood and its derivatives item by item, of millions
         of responses; the others take the whole map from estimates to cells.
         """
-        if not self.model.products or self.groups != [None] or self.facets is not None:
+        if not self.model.products or self.groups != [None] or self.bank or self.facets:
             return False
-        if self.bank or self.weights is not None:
+        if self.weights is not None:
             return False
         # Upper asymptotes, and densities of asymptotes' logits, are not among the products.
-        if (self.fixed[3] < NO_ASYMPTOTE).any() or np.isnan(self.fixed[3]).any():
+        if (self.fixed[3] != 1).any():
             return False
         if "upper" in self.priors or isinstance(self.priors.get("guessing"), Normal):
             return False
@@ -234,6 +234,40 @@ def with_common_steps(separate: ParameterMap, n_rows: int, n_columns: int) -> Pa
         basis @ np.hstack([others, of_location, of_step]),
         np.concatenate([kinds[~is_step], np.repeat([1, n_rows], n_free)]),
         pd.MultiIndex.from_tuples(labels, names=names.names),
+    )
+
+
+def answers_of(spec: Specification) -> ResponseMatrix:
+    """Return answers with weights and groups; items of one group are not asked of the others."""
+    answers = spec.answers
+    if spec.groups == [None] and spec.weights is None:
+        return answers
+    item, group = np.array(spec.columns).T
+    n_columns = len(item)
+    shown = ~spec.differs[item] | (spec.member[:, None] == group)
+    tables = [np.where(shown, spec.codes[:, item], MISSING if spec.n is None else 0)]
+    if spec.n is not None:
+        tables.append(np.where(shown, spec.n[:, item], 0))
+    keyed = np.column_stack([*tables, spec.member])
+    distinct, row = np.unique(keyed, axis=0, return_inverse=True)
+    weights = np.ones(len(shown)) if spec.weights is None else spec.weights
+    count, squares = (np.bincount(row.ravel(), x) for x in (weights, weights**2))
+    values = distinct[:, :n_columns].astype(answers.values.dtype)
+    n = None if spec.n is None else distinct[:, n_columns:-1].astype(np.int32)
+    correct = values == 1 if n is None else values
+    answered = values != MISSING if n is None else n
+    return replace(
+        answers,
+        values=values,
+        items=answers.items[item],
+        row=row.ravel(),
+        count=count,
+        squares=squares,
+        group=distinct[:, -1],
+        complete=n is None and bool(answered.all()),
+        n_correct=count @ correct,
+        n_answered=count @ answered,
+        n=n,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,29 +23,26 @@ from psychlm.irt.arrays import (
     namespace,
     on_device,
     positive_inverse,
-    sigmoid,
-    sigmoids,
     single,
     zeros,
 )
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
     Design,
-    Parameters,
     QuadratureGrid,
-    cell_derivatives,
     fine_posterior,
-    item_matrices,
+    item_gradient,
     node_loglik,
     quadrature_grid,
     resolve,
 )
+from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import Block
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from psychlm.irt.em import EM
+    from psychlm.irt.em import EM, Climbable
 
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
@@ -55,7 +53,7 @@ SCORE_CELLS = 2**27  # scores of persons at a time: 1 GiB
 ROUGH_POLYNOMIALS = 4
 
 
-def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.DataFrame | None]:
+def standard_errors(em: EM, parameters: Logistic) -> tuple[np.ndarray, pd.DataFrame | None]:
     """Return covariances of slope, intercept and guessing by item, and of all free parameters.
 
     The first, (n_items, 3, 3) with ability N(0, 1), are NaN where not estimated, and all NaN where
@@ -78,7 +76,7 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
         chosen = host(free.T)
         return np.where(chosen[:, :, None] & chosen[:, None, :], blocks, np.nan), None
 
-    information = observed_information(em, parameters, em.grid)
+    information = em.information(parameters, em.grid)
     kinds = len(information) // n_items
     basis = estimates_basis(free[:kinds], design)
     columns = host(basis)
@@ -151,7 +149,7 @@ def covariance_of(basis: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.where(none[:, :, None] | none[:, None, :], np.nan, result)
 
 
-def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarray:
+def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
     r"""Return covariances of thousands of items' parameters, (n_items, 3, 3).
 
     Scores are nearly linear in ability where items are many, so that one polynomial gives nearly
@@ -182,9 +180,13 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     at_nodes, linear = grid.at_nodes(expected) * count, grid.at_nodes(linear) * count**0.5
     near = (abs(at_nodes) > NEGLIGIBLE_WEIGHT).any(0)  # where any posterior has weight
     at_nodes, linear, nodes = at_nodes[:, near], linear[:, near], nodes[near]
-    at = parameters, at_nodes, nodes
-    complete = [complete_information(em, block, *at) for block in em.responses.blocks()]
-    inner, unit = torch.cat(complete)[:, :kinds, :kinds], torch.eye(kinds).to(mask)
+    complete = [
+        parameters.of_items(block.items).curvature(nodes, block.expected_by_category(at_nodes))
+        for block in em.responses.blocks()
+    ]
+    curvature = torch.cat(complete, 2)[:kinds, :kinds].permute(2, 0, 1)
+    inner = -curvature - torch.diag_embed(em.prior_curvature(parameters)[:kinds].T)
+    unit = torch.eye(kinds).to(mask)
     pairs = mask[:, :, None] * mask[:, None, :]
     roots, failed = cholesky_ex(inner * pairs + torch.diag_embed(1 - mask))
     mask[failed > 0], roots[failed > 0] = 0, unit
@@ -206,7 +208,9 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
         A common slope has the last column of U, and only then are its sums needed.
         """
         for block in em.responses.blocks():
-            cross = expected_scores(em, block, parameters, linear, nodes, kinds).neg_()
+            lowest, others = parameters.of_items(block.items).contrasts(nodes)
+            contrasts = lowest[:kinds], [each[:kinds] for each in others]
+            cross = expected_scores(block, contrasts, linear).neg_().movedim(1, 0).contiguous()
             if common:
                 cross = torch.cat([cross, inner[block.items, :, :1].permute(1, 2, 0)], 1)
             sums = cross[0].sum(1) if common else None
@@ -263,7 +267,7 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
 
 
 def information_of_scale(
-    em: EM, parameters: Parameters, grid: QuadratureGrid, weights: Tensor
+    em: EM, parameters: Logistic, grid: QuadratureGrid, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Return a shift and a stretch of ability as (2, 3, n_items), and the information times them.
 
@@ -274,20 +278,22 @@ def information_of_scale(
     with 100,000 items these directions have 1e-5 of the information of complete data.
     ``weights`` are posteriors, (n_persons, n_fine).
     """
-    xp = namespace(weights)
-    none = 0 * parameters.slope
-    shift = [none, parameters.slope, none]
-    stretch = [parameters.slope, none, none]
-    moves = xp.stack([xp.stack(shift), xp.stack(stretch)])
-    changes = []
-    for powers in (grid.fine, grid.fine**2):
-        centred = weights * (powers - weights @ powers[:, None])
-        changes.append(em.scores(parameters, grid.at_nodes(centred), grid.nodes))
-    change = xp.stack(changes)
+    slope = parameters.slope
+    count = em.count[:, None]
+    moves = zeros(slope, 2, *parameters.values.shape)
+    moves[0, 1] = slope
+    moves[1, 0] = slope
+
+    def gradient(weights: Tensor) -> Tensor:
+        return item_gradient(em.responses, parameters, grid.at_nodes(weights) * count, grid.nodes)
+
+    fine = grid.fine
+    change = namespace(fine).stack(
+        [gradient(weights * (x - weights @ x[:, None])) for x in (fine, fine**2)]
+    )
     # A score by the slope is one by the logit times the ability, and that moves as well.
-    change[:, 0] -= em.scores(parameters, grid.at_nodes(weights), grid.nodes)[[1, 0]]
-    curvature = em.design.prior_derivatives(parameters.table(), em.design.free())[1]
-    return moves, -change - curvature * moves
+    change[:, 0] -= gradient(weights)[[1, 0]]
+    return moves, -change - em.prior_curvature(parameters) * moves
 
 
 def gram(x: Tensor) -> Tensor:
@@ -295,7 +301,7 @@ def gram(x: Tensor) -> Tensor:
     return on_device(host(x).T @ host(x), "cpu") if x.device.type == "cpu" else x.T @ x
 
 
-def free_parameters(design: Design, parameters: Parameters) -> Tensor:
+def free_parameters(design: Design, parameters: Logistic) -> Tensor:
     """Return which of (slope, intercept, guessing) have errors, shape (3, n_items).
 
     Guessing at its edge 0 has none, nor has a slope at its bound: the place of that step is free.
@@ -322,124 +328,160 @@ def estimates_basis(free: Tensor, design: Design) -> Tensor:
     return on_device(np.concatenate(parts, 1), device_of(free))
 
 
-def observed_information(
-    em: EM, parameters: Parameters, grid: QuadratureGrid, rough: bool = False
-) -> Tensor:
-    """Return the observed information in all slopes, intercepts and, if any is free, guessing.
+class RowScores:
+    """Derivatives of every row's log-likelihood by the items' parameters and groups' moments.
 
-    The shape is (kinds n_items, kinds n_items). Slopes are taken as free here, one by one, and
-    fixed guessing parameters have their rows too. A ``rough`` one, for Newton's method, sums the
-    missing information of pairs of items over ROUGH_POLYNOMIALS only, in single precision; the
-    blocks of single items stay exact.
+    Of each item those of the rows of parameters ``kinds``, then the mean and log standard deviation
+    of ability, of all groups, if any are free. Sums are over nodes, with a posterior's weights.
     """
-    responses = em.responses
-    design = em.design
-    n = responses.n_items
-    nodes = grid.nodes
-    xp = namespace(nodes)
-    kinds = 3 if design.guessing_free.any() else 2
-    dtype = "float32" if rough else "float64"
-    _, weights = fine_posterior(node_loglik(responses, parameters, nodes), grid)
 
-    # Expected complete information: one (kinds, kinds) block per item. For the rough sum also the
-    # expected squares of the scores.
-    whole = zeros(nodes, kinds, n, kinds, n)
-    squares = zeros(nodes, kinds, kinds, n)
-    everything = on_device(np.arange(n), device_of(nodes))
-    coarse = grid.at_nodes(weights) * responses.count[:, None]
-    for block in responses.blocks():
-        j = everything[block.items]
-        by_item = complete_information(em, block, parameters, coarse, nodes)
-        whole[:, j, :, j] = by_item[:, :kinds, :kinds]
+    def __init__(
+        self, em: Climbable, parameters: Any, grid: QuadratureGrid, rough: bool = False
+    ) -> None:
+        self.em = em
+        self.grid = grid
+        self.dtype = "float32" if rough else "float64"
+        self.items = em.items(parameters)
+        self.kinds = em.kinds
+        loglik_at, _, weighted, _ = em.integrand(parameters)
+        _, self.weights = fine_posterior(loglik_at(grid.nodes), weighted(grid))
+        xp = namespace(grid.nodes)
+        lowest, others = self.items.contrasts(grid.nodes)
         if rough:
-            # A person's score is k (p - q) + n q, with p and q those of a right and a wrong answer.
-            of_correct, mixed, of_all = block.expected_squares(coarse)
-            p, q = (
-                xp.stack([cells_of.z * nodes, cells_of.z, cells_of.c][:kinds])
-                for cells_of in cell_derivatives(
-                    *parameters[block.items].logits(nodes), second=False
-                )
-            )
-            change = p - q
-            crossed = change[:, None] * (q * mixed)
-            total = change[:, None] * (change * of_correct) + q[:, None] * (q * of_all)
-            squares[:, :, j] += (total + crossed + crossed.swapaxes(0, 1)).sum(-1)
-    information = whole.reshape(kinds * n, kinds * n)  # the same memory
+            largest = float(xp.finfo(xp.float32).max) ** 0.5  # of scores where P is 0 by rounding
+            lowest, *others = (single(each.clip(-largest, largest)) for each in (lowest, *others))
+        self.contrasts = lowest[self.kinds], [each[self.kinds] for each in others]
+        self.kept: list = []
+        self.of_moments = em.moment_scores(parameters)
 
-    # Missing information. The rough sum also subtracts expected scores in the squares.
-    root_count = as_type(responses.count[:, None] ** 0.5, dtype)
-    step = max(1, SCORE_CELLS // (kinds * n))  # persons at a time, whatever the number of persons
-
-    def parts() -> Iterator[tuple[slice, Block]]:
-        """Yield some persons at a time, with their responses."""
-        for start in range(0, len(weights), step):
+    def parts(self) -> Iterator[tuple[slice, Block]]:
+        """Yield some persons at a time, with their responses, whatever the number of persons."""
+        if self.kept:
+            yield from self.kept
+            return
+        responses = self.em.responses
+        step = max(1, SCORE_CELLS // (len(self.kinds) * responses.values.shape[1]))
+        for start in range(0, len(self.weights), step):
             rows = slice(start, start + step)
-            yield rows, Block(slice(None), *responses.cells(rows, slice(None)))
+            block = responses.cells(rows, slice(None))
+            block = block.changed(partial(as_type, name=self.dtype))
+            if step >= len(self.weights):
+                self.kept.append((rows, block))
+            yield rows, block
 
-    def averaged(weighted: Tensor) -> Iterator[Tensor]:
-        """Yield persons' scores summed over the nodes with weights (n_rows, n_fine)."""
-        projected = grid.at_nodes(weighted)
-        projected = single(projected) if rough else projected
-        for rows, block in parts():
-            scores = expected_scores(em, block, parameters, projected[rows], nodes, kinds)
-            scores *= root_count[rows]
-            if rough:
-                squares[...] -= xp.stack([(scores * kind).sum(1) for kind in scores])
-            yield by_person(scores)
+    def averaged(self, weighted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield scores with weights (n_rows, n_fine), times the root of the rows' counts.
 
-    def apart() -> Iterator[Tensor]:
+        They are (n_rows, n_kinds, n_items), and those of moments, (n_rows, n_moments).
+        """
+        fine = self.grid.fine
+        projected = self.grid.at_nodes(weighted)
+        projected = single(projected) if self.dtype == "float32" else projected
+        powers = namespace(fine).stack([fine**0, fine, fine**2], 1)
+        root = as_type(self.em.count[:, None] ** 0.5, self.dtype)
+        for rows, block in self.parts():
+            scores = expected_scores(block, self.contrasts, projected[rows])
+            scores *= root[rows, None]
+            moments = self.of_moments(weighted[rows] @ powers, rows) * root[rows]
+            yield scores, as_type(moments, self.dtype)
+
+    def apart(self) -> Iterator[Tensor]:
         """Yield persons' scores at a node less their expectations, by root weights."""
-        for rows, block in parts():
-            mean = expected_scores(em, block, parameters, weights[rows], nodes, kinds)
+        nodes = self.grid.nodes
+        xp = namespace(nodes)
+        lowest, others = self.contrasts
+        powers = xp.stack([nodes**0, nodes, nodes**2], 1)
+        numbers = on_device(np.arange(len(self.weights)), device_of(nodes))
+        for rows, block in self.parts():
+            weights = self.weights[rows]
+            scores = expected_scores(block, self.contrasts, weights)
+            moments = self.of_moments(weights @ powers, rows)
+            mean = joined(scores, moments)
             for node in range(len(nodes)):
-                near = weights[rows, node] > NEGLIGIBLE_WEIGHT
+                near = weights[:, node] > NEGLIGIBLE_WEIGHT
                 if not near.any():
                     continue
-                weight = (weights[rows, node] * responses.count[rows])[near, None]
-                answered = None if block.answered is None else block.answered[near]
-                some = Block(block.items, block.correct[near], answered)
-                at = nodes[[node]]
+                weight = (weights[:, node] * self.em.count[rows])[near, None] ** 0.5
                 one = xp.ones_like(weight)
-                scores = expected_scores(em, some, parameters, one, at, kinds)
-                yield by_person((scores - mean[:, near]) * weight**0.5)
-
-    if not rough:
-        by_node = apart if grid.interpolation is None else None
-        return information - missing_information(weights, grid.fine, POLYNOMIALS, averaged, by_node)
-    for _ in averaged(weights):  # degree 0
-        pass
-    information -= missing_information(weights, grid.fine, ROUGH_POLYNOMIALS, averaged)
-    # What the sum left out in the blocks of single items.
-    whole[:, everything, :, everything] -= xp.moveaxis(squares, 2, 0)
-    return information
+                at = slice(node, node + 1)
+                there = lowest[:, :, at], [each[:, :, at] for each in others]
+                scores = expected_scores(block.changed(itemgetter(near)), there, one)
+                moments = self.of_moments(one * powers[node], numbers[rows][near])
+                yield (joined(scores, moments) - mean[near]) * weight
 
 
-def complete_information(
-    em: EM, block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor
+def joined(scores: Tensor, moments: Tensor) -> Tensor:
+    """Return scores (n_rows, n_kinds, n_items) and those of moments as one table."""
+    return namespace(scores).concatenate([scores.reshape(len(scores), -1), moments], 1)
+
+
+def row_scores(em: Climbable, parameters: Any) -> Tensor:
+    """Return every row's expected scores times the root of its summed squared weights."""
+    at = RowScores(em, parameters, em.grid)
+    parts = [joined(*part) for part in at.averaged(at.weights)]
+    scores = namespace(at.weights).concatenate(parts)
+    squares = em.responses.squares
+    return scores if squares is None else scores * ((squares / em.count) ** 0.5)[:, None]
+
+
+def observed_information(
+    em: Climbable, parameters: Any, grid: QuadratureGrid, rough: bool = False
 ) -> Tensor:
-    """Return items' expected information of complete data, (n_items, 3, 3), with that of priors.
+    """Return the observed information in the items' parameters, but for priors, and in moments.
 
-    ``weights`` are those of the nodes for every row of responses, times its count.
+    Entries are those of :class:`RowScores`: rows of parameters by item, as if all were free and
+    none equal, then the moments, of which the information of complete data is left out. A ``rough``
+    one, for Newton's method, sums the missing information of pairs of items over ROUGH_POLYNOMIALS
+    only, in single precision; the blocks of single items stay exact.
     """
-    part = parameters[block.items]
-    design = em.design
-    z, c = part.logits(nodes)
-    if em.guessed:
-        p, q = cell_derivatives(z, c)
-        correct, answered = block.expected_counts(weights)
-        wrong = answered - correct
-        pairs = zip(p[2:], q[2:], strict=True)
-        zz, zc, cc = (-(correct * of_p + wrong * of_q) for of_p, of_q in pairs)
-    else:  # that of a logit does not depend on the response
-        s, rest = sigmoids(z)
-        zz = block.answers_at(weights) * s * rest
-        zc = 0 * s
-        cc = 0 * s
-    information = item_matrices(zz, zc, cc, nodes)
-    if design.priors:
-        curvature = design.prior_derivatives(part.table(), design.free()[:, block.items])[1]
-        for row in range(3):
-            information[:, row, row] -= curvature[row]
+    at = RowScores(em, parameters, grid, rough)
+    responses = em.responses
+    nodes = grid.nodes
+    kinds = at.kinds
+    n = responses.values.shape[1]
+    lowest, others = at.contrasts
+
+    # Expected complete information: a block (n_kinds, n_kinds) of every item. For the rough sum
+    # also the expected squares of the scores.
+    complete = zeros(nodes, len(kinds), len(kinds), n)
+    squares = zeros(nodes, len(kinds), len(kinds), n)
+    coarse = grid.at_nodes(at.weights) * responses.count[:, None]
+    for block in responses.blocks():
+        j = block.items
+        counts = block.expected_by_category(coarse)
+        complete[:, :, j] = -at.items.of_items(j).curvature(nodes, counts)[kinds][:, kinds]
+        if rough:
+            # A person's score is n q + sum(k_c d_c), with q that of the lowest category, d_c the
+            # contrasts of the others, and n and k_c numbers of answers.
+            *of_chosen, of_all = block.expected_squares(coarse)
+            q = lowest[:, j]
+            total = q[:, None] * (q * of_all)
+            for contrast, of_category, mixed in zip(others, *of_chosen, strict=True):
+                d = contrast if contrast.shape[1] == 1 else contrast[:, j]
+                crossed = d[:, None] * (q * mixed)
+                total = total + d[:, None] * (d * of_category) + crossed + crossed.swapaxes(0, 1)
+            squares[:, :, j] = total.sum(-1)
+
+    # Missing information. The rough sum also subtracts expected scores in the squares.
+    def averaged(weighted: Tensor) -> Iterator[Tensor]:
+        for scores, moments in at.averaged(weighted):
+            if rough:
+                for row in range(len(kinds)):
+                    squares[row] -= (scores * scores[:, row, None]).sum(0)
+            yield joined(scores, moments)
+
+    if rough:
+        for _ in averaged(at.weights):  # degree 0
+            pass
+        information = -missing_information(at.weights, grid.fine, ROUGH_POLYNOMIALS, averaged)
+        complete -= squares  # what the sum left out in the blocks of single items
+    else:
+        by_node = at.apart if grid.interpolation is None else None
+        information = -missing_information(at.weights, grid.fine, POLYNOMIALS, averaged, by_node)
+    item = on_device(np.arange(n), device_of(nodes))
+    for row in range(len(kinds)):
+        for column in range(len(kinds)):
+            information[row * n + item, column * n + item] += complete[row, column]
     return information
 
 
@@ -478,11 +520,6 @@ def missing_information(
     return missing
 
 
-def by_person(scores: Tensor) -> Tensor:
-    """Return scores (kinds, n_rows, n_items) as one row for every person's."""
-    return namespace(scores).moveaxis(scores, 1, 0).reshape(scores.shape[1], -1)
-
-
 def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -> Iterator[Tensor]:
     """Multiply weights by polynomials that are orthonormal under them, by Stieltjes's recurrence.
 
@@ -505,31 +542,22 @@ def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -
 
 
 def expected_scores(
-    em: EM, block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor, kinds: int
+    block: Block, contrasts: tuple[Tensor, list[Tensor]], weights: Tensor
 ) -> Tensor:
-    """Return sums over nodes of weight times the derivative of a response's log-likelihood.
+    """Return sums over nodes of weight times the derivatives of an answer's log-likelihood.
 
-    The derivatives are by slope, intercept (and guessing): shape (kinds, n_rows, n_items).
+    ``contrasts`` are those of :meth:`ResponseFunction.contrasts`, (n_kinds, n_items, n_nodes); the
+    sums are (n_rows, n_kinds, n_items).
     """
-    z, c = parameters[block.items].logits(nodes)
-    xp = namespace(weights)
-    scores = []
-    of_type = single if weights.dtype == xp.float32 else partial(as_type, name="float64")
-    correct = of_type(block.correct)
-    if not em.guessed:  # correct and wrong responses differ by 1 in their logit
-        one = xp.ones_like(nodes)[None]
-        s = sigmoid(z)
-        cells = [(one * nodes, -s * nodes), (one, -s)]
-    else:
-        p, q = cell_derivatives(z, c, second=False)
-        largest = float(xp.finfo(weights.dtype).max) ** 0.5  # where P is 0 but for rounding
-        difference = p.z - q.z
-        of_guessing = p.c.clip(None, largest) - q.c
-        cells = [(difference * nodes, q.z * nodes), (difference, q.z), (of_guessing, q.c)][:kinds]
-    for difference, of_wrong in cells:
-        score = weights @ of_type(of_wrong.T)
-        if block.answered is not None:
-            score *= block.answered
-        score += correct * (weights @ of_type(difference.T))
-        scores.append(score)
-    return xp.stack(scores)
+
+    def summed(contrast: Tensor) -> Tensor:
+        n_kinds, n_items, n_nodes = contrast.shape
+        return (weights @ contrast.reshape(-1, n_nodes).T).reshape(-1, n_kinds, n_items)
+
+    lowest, others = contrasts
+    scores = summed(lowest)
+    if block.answered is not None:
+        scores *= block.answered[:, None]
+    for category, contrast in zip(block.categories, others, strict=True):
+        scores += category[:, None] * summed(contrast)
+    return scores

@@ -22,13 +22,12 @@ from psychlm.irt.arrays import as_type, device_of, host, namespace, on_device, s
 from psychlm.irt.em import EM, LOGLIK_TOLERANCE, rough_grid, scoring_with_guessing
 from psychlm.irt.likelihood import (
     Design,
-    Parameters,
     bounded,
     integrate,
-    log_probabilities,
     node_loglik,
     quadrature_grid,
 )
+from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import ResponseMatrix
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ LEAST_RELIABILITY = 0.3
 MOST_RELIABILITY = 0.95
 
 
-def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tensor) -> Parameters:
+def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tensor) -> Logistic:
     """Return for each item the best of several curves fitted to ability as scores show it.
 
     ``guessing`` holds the fixed parameters, shape (n_items,).
@@ -89,7 +88,7 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
         slope, guess = on_device(np.array(SCORE_STARTS), device).T[..., None]
         c = xp.where(free[2, block.items], xp.minimum(above / 2, guess), fixed[block.items])
         slope = xp.broadcast_to(slope, c.shape)
-        beta = level_curve(above, slope, c).table().reshape(3, -1).T
+        beta = level_curve(above, slope, c).reshape(3, -1).T
         answered = xp.broadcast_to(answered, correct.shape)
         correct = xp.tile(correct, (n_starts, 1))
         answered = xp.tile(answered, (n_starts, 1))
@@ -97,25 +96,26 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
         beta = scoring_with_guessing(
             beta, correct, answered, nodes, is_free, design, SCORE_TOLERANCE, SCORE_STEPS
         )
-        log_p, log_q = log_probabilities(*Parameters(*beta.T).logits(nodes))
+        log_q, log_p = Logistic(beta.T).log_probability(nodes).swapaxes(0, 1)
         value = (correct * log_p + (answered - correct) * log_q).sum(1).reshape(n_starts, -1)
         best = xp.nan_to_num(value, nan=-xp.inf).argmax(0)
         each = on_device(np.arange(len(best)), device)
         tables.append(beta.reshape(n_starts, -1, 3)[best, each])
-    return bounded(Parameters(*xp.concatenate(tables).T), design.largest_slope)
+    return bounded(Logistic(xp.concatenate(tables).T), design.largest_slope)
 
 
-def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Parameters:
-    """Return curves of these slopes that keep the proportions correct, all (n_items,)."""
+def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Tensor:
+    """Return slopes, intercepts and guessing of curves that keep the proportions correct."""
     above = ((share - guessing) / (1 - guessing)).clip(0.02, 0.98)
-    logit = namespace(above).log(above / (1 - above))
+    xp = namespace(above)
+    logit = xp.log(above / (1 - above))
     # N(0, 1) flattens a curve of this slope
-    return Parameters(slope, logit * (1 + slope**2 / 2.9) ** 0.5, guessing)
+    return xp.stack([slope, logit * (1 + slope**2 / 2.9) ** 0.5, guessing])
 
 
 def better_starts(
-    em: EM, parameters: Parameters, worthwhile: float, others: Sequence[Parameters]
-) -> Parameters | None:
+    em: EM, parameters: Logistic, worthwhile: float, others: Sequence[Logistic]
+) -> Logistic | None:
     """Return parameters with the items exchanged that another start improves, or None.
 
     Each exchange gains at least ``worthwhile`` nats by itself. ``others`` are further starts.
@@ -133,11 +133,11 @@ def better_starts(
     starts = []
     for slope, guessing in pairs:
         c = xp.where(own_guessing, guessing, parameters.guessing)
-        starts.append(level_curve(share, slope * xp.sign(parameters.slope), c).table())
+        starts.append(level_curve(share, slope * xp.sign(parameters.slope), c))
     for other in others:  # on this scale's side: the likelihood knows no sign of ability
         sign = 1.0 if float(other.slope @ parameters.slope) > 0 else -1.0
         c = xp.where(own_guessing, other.guessing, parameters.guessing)
-        starts.append(xp.stack([sign * other.slope, other.intercept, c]))
+        starts.append(xp.stack([sign * other.slope, other.values[1], c]))
     trials, gains = exchanged_items(em, parameters, xp.stack(starts), posterior.weights, grid.nodes)
     gains = xp.where(guessable, gains, -xp.inf)
     best = xp.amax(gains, 0)
@@ -149,7 +149,7 @@ def better_starts(
     while len(order):
         chosen = xp.zeros_like(guessable)
         chosen[order] = True
-        trial = Parameters(*xp.where(chosen, table, parameters.table()))
+        trial = Logistic(xp.where(chosen, table, parameters.values))
         if em.expect(trial)[1] > objective + LOGLIK_TOLERANCE:
             return trial
         order = order[: len(order) // 2]
@@ -158,7 +158,7 @@ def better_starts(
 
 
 def exchanged_items(
-    em: EM, old: Parameters, starts: Tensor, weights: Tensor, nodes: Tensor
+    em: EM, old: Logistic, starts: Tensor, weights: Tensor, nodes: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Climb from starts (n_starts, 3, n_items) by EM for each item alone.
 
@@ -170,24 +170,23 @@ def exchanged_items(
     weights = single(weights[:, reached])
     nodes = nodes[reached]
     n_starts = len(starts)
-    free = design.free_by_item()
+    free = design.free_by_item(3)
     count = as_type(em.responses.count, "float32")[:, None]
     tables = xp.zeros_like(starts)
     gains = xp.zeros_like(starts[:, 0])
     for block in em.responses.blocks():
         n = len(block.correct.T)
-        before = [x[None] for x in log_probabilities(*old[block.items].logits(nodes))]
+        before = old.of_items(block.items).log_probability(nodes)
         is_correct = as_type(block.correct, "float32")
         answered = 1 if block.answered is None else as_type(block.answered, "float32")
         is_wrong = answered - is_correct
         is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
         beta = starts[:, :, block.items].swapaxes(1, 2).reshape(-1, 3)
         for step in range(ITEM_STEPS + 1):
-            after = log_probabilities(*Parameters(*beta.T).logits(nodes))
-            of_correct, of_wrong = (
-                single(xp.exp((new.reshape(n_starts, n, -1) - old_log).clip(None, LARGEST_RATIO)))
-                for old_log, new in zip(before, after, strict=True)
-            )
+            after = Logistic(beta.T).log_probability(nodes).reshape(n_starts, n, 2, -1)
+            ratio = single(xp.exp((after - before).clip(None, LARGEST_RATIO)))
+            of_wrong = ratio[:, :, 0]
+            of_correct = ratio[:, :, 1]
             # sum_k w_ik R_ik for a correct and for a wrong response, each (n_rows, n_items)
             counts = []
             for start in range(n_starts):
@@ -205,6 +204,6 @@ def exchanged_items(
                 beta = scoring_with_guessing(
                     beta, correct, correct + wrong, nodes, is_free, design, 1e-2, 2
                 )
-                beta = bounded(Parameters(*beta.T), design.largest_slope).table().T
+                beta = bounded(Logistic(beta.T), design.largest_slope).values.T
         tables[:, :, block.items] = beta.reshape(n_starts, n, 3).swapaxes(1, 2)
     return tables, gains

@@ -19,7 +19,8 @@ import torch
 from benchmarks import answers_of, measure, of_group, r_function
 
 from psychlm import corpora, data, irt, simulate
-from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
+from psychlm.irt.likelihood import integrate, node_loglik, quadrature_grid
+from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import encode_responses
 
 LSAT7 = Path(__file__).parents[1] / "reference" / "irt" / "data_LSAT7.csv"
@@ -47,7 +48,7 @@ def compare(benchmark, matrix, estimate):
     slope, intercept, guessing, more = measure(benchmark, lambda: estimate(matrix), rounds=rounds)
     guessing = np.zeros(len(slope)) if guessing is None else guessing
     read = encode_responses(matrix, torch.device("cpu"))
-    at = Parameters(*(torch.tensor(np.array(x, float)) for x in (slope, intercept, guessing)))
+    at = Logistic(torch.tensor(np.array([slope, intercept, guessing], float)))
     on = quadrature_grid(step=0.025, refinement=8, span=8)
     loglik = float(integrate(node_loglik(read, at, on.nodes), on).loglik @ read.count)
     sizes = {"n_persons": matrix.shape[0], "n_items": matrix.shape[1]}

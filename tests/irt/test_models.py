@@ -12,7 +12,19 @@ from scipy.stats import norm
 
 from psychlm import irt, simulate
 from psychlm.irt import _fit, response_functions, specification
-from psychlm.irt.response_functions import MODELS, Logistic, Model
+from psychlm.irt.response_functions import (
+    ABSENT,
+    MODELS,
+    Dichotomous,
+    Graded,
+    Logistic,
+    MixedFormats,
+    Model,
+    Nominal,
+    PartialCredit,
+    ResponseFunction,
+    model_named,
+)
 
 
 def probabilities(items, model, theta):
@@ -49,20 +61,64 @@ def test_curves_and_their_curvature_are_numbers_however_far_from_the_item():
     for low, high, far in zip(
         [-700, -13.8, 0.7] * 20, [700, 13.8] * 30, [8, 42, 90] * 20, strict=True
     ):
-        values = [rng.normal(0, 20), rng.normal(0, 10), low, high]
+        values = [rng.normal(0, 20), rng.normal(0, 10), expit(low), expit(high)]
         item = Logistic(torch.tensor(values, dtype=torch.float64)[:, None])
         theta = torch.linspace(-far, far, 41, dtype=torch.float64)
         z, c = (
             values[0] * theta.numpy() + values[1],
-            [-np.logaddexp(0, -low), -np.logaddexp(0, high)],
+            [-np.logaddexp(0, -low), np.log(1 - values[3]) if values[3] < 1 else -np.inf],
         )
-        span = np.log(expit(high) - expit(low))
+        span = np.log(values[3] - values[2])
         log_q, log_p = (
             np.logaddexp(at, span - np.logaddexp(0, t)) for at, t in ((c[1], z), (c[0], -z))
         )
         found = item.log_probability(theta)[0]
         np.testing.assert_allclose(found, [log_q, log_p], rtol=1e-12, atol=1e-12)
         assert item.curvature(theta, torch.ones(1, 2, 41)).isfinite().all()
+
+
+def test_derivatives_in_closed_form_are_those_of_automatic_differentiation(rng):
+    """Of curves with two, three and four rows of parameters, at abilities where none is extreme."""
+    rows = [rng.normal(1, 1, 8), rng.normal(0, 1, 8), rng.uniform(0, 0.4, 8)]
+    rows = torch.tensor(np.stack([*rows, rng.uniform(0.6, 1, 8)]))
+    theta = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    counts = torch.tensor(rng.uniform(size=(8, 2, 7)))
+    for n_rows in (2, 3, 4):
+        items = Logistic(rows[:n_rows])
+        by_numpy = Logistic(rows[:n_rows].numpy())
+        generic = ResponseFunction.scores(items, theta)
+        torch.testing.assert_close(items.scores(theta), generic)
+        np.testing.assert_allclose(by_numpy.scores(theta.numpy()), generic, atol=1e-12)
+        lowest, (higher,) = items.contrasts(theta)
+        torch.testing.assert_close(lowest + higher, generic[:, :, 1])
+        expected = ResponseFunction.curvature(items, theta, counts)
+        torch.testing.assert_close(items.curvature(theta, counts), expected)
+
+
+def test_derivatives_of_several_categories_are_those_of_automatic_differentiation(rng):
+    """Of all forms, and of items with fewer categories than others."""
+    steps = np.sort(rng.normal(size=(3, 8)), axis=0)[::-1]
+    ordered = np.vstack([rng.normal(1, 0.5, 8), steps])
+    mixed = np.vstack([ordered, np.full(8, 0.1), np.full(8, 0.9)])
+    ordered[3, :2] = 3 * ABSENT
+    mixed[2:4, :2] = [[2 * ABSENT], [3 * ABSENT]]
+    named = ["3PL", "4PL", *["graded"] * 3, *["gpcm"] * 3]
+    of_mixed = MixedFormats.of([model_named(name) for name in named])
+    theta = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    for form, rows, n_absent in (
+        (Graded, ordered, 1),
+        (PartialCredit, ordered, 1),
+        (Nominal, rng.normal(size=(6, 8)), 0),
+        (of_mixed, mixed, 2),
+    ):
+        items = form(torch.tensor(rows))
+        counts = torch.tensor(rng.uniform(size=(8, 4, 7)))
+        counts[:2, 4 - n_absent :] = 0
+        asked = counts > 0
+        expected = ResponseFunction.scores(items, theta)
+        torch.testing.assert_close(items.scores(theta) * asked, expected * asked)
+        expected = ResponseFunction.curvature(items, theta, counts)
+        torch.testing.assert_close(items.curvature(theta, counts), expected)
 
 
 def test_simulated_responses_have_the_probabilities_of_the_definitions(known, rng):
@@ -155,7 +211,7 @@ def test_arrays_tensors_and_the_engine_of_all_models_agree(model, settings, rng,
 
 
 @dataclass(frozen=True)
-class NormalOgive(Logistic):
+class NormalOgive(Dichotomous):
     """A model that the package does not have: P = Phi(a theta + d) (Lord 1952)."""
 
     name = "ogive"
