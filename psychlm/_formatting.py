@@ -6,7 +6,7 @@ import html
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +39,7 @@ NAMES = {name.lower(): name for name in map(str.strip, SPELLED.split(","))} | {
 }
 NETWORKS = {"lstm": "LSTM", "transformer": "Transformer"}
 UNITS = ("ms", "bits", "nats", "logits", "chars", "seconds", "points", "mb")
-P_VALUE = re.compile(r"(^|[\s_])p([\s_]|$)", re.IGNORECASE)
+P_VALUE = re.compile(r"(^|[\s_])p(?!_dif)([\s_]|$)", re.IGNORECASE)
 
 
 def number(value: Any, spec: str = "") -> str:
@@ -259,6 +259,22 @@ def markdown(frame: pd.DataFrame, caption: str, notes: Sequence[str] = ()) -> st
     lines.insert(1, "| " + " | ".join(rule) + " |")
     below = [f"\n*Note.* {' '.join(note + '.' for note in notes)}"] if notes else []
     return "\n".join([f"**{caption}**\n", *lines, *below])
+
+
+class PaperTables:
+    """A result whose tables can be written for a paper."""
+
+    def _for_a_paper(self) -> Iterable[tuple[pd.DataFrame, str, Sequence[str]]]:
+        """Return the tables, each with its caption and notes."""
+        raise NotImplementedError
+
+    def to_latex(self) -> str:
+        """Return the tables as LaTeX (booktabs), with the digits of a paper (APA)."""
+        return "\n\n".join(latex(*table) for table in self._for_a_paper() if len(table[0]))
+
+    def to_markdown(self) -> str:
+        """Return the tables as Markdown, with the digits of a paper (APA)."""
+        return "\n\n".join(markdown(*table) for table in self._for_a_paper() if len(table[0]))
 
 
 def beside(frame: pd.DataFrame | pd.Series, others: Mapping[str, Any]) -> pd.DataFrame:

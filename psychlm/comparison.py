@@ -16,6 +16,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from psychlm import irt
+from psychlm._formatting import PaperTables
 from psychlm.frames import (
     FrameError,
     Repeated,
@@ -37,7 +38,7 @@ Codes = NDArray[np.intp] | None  # the cluster of each item; None if each is its
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PaperTables):
     """Two models on the same items: their difference, how certain it is, and what it says."""
 
     names: tuple[str, str]
@@ -56,6 +57,12 @@ class Comparison:
     n_left_out: int  # items that one of the two lacks
     n_wins: tuple[int, int]  # items on which each is higher
     repeats: pd.DataFrame | None = None  # of the two and of "difference": see variance_of_repeats
+
+    def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, list[str]]]:
+        shown = ("difference", "standard_error", "low", "high", "p")
+        row = pd.DataFrame({name: [getattr(self, name)] for name in shown})
+        row.index = pd.Index([" and ".join(self.names)], name="models")
+        return [(row, "Difference of two models", [f"{self.n} items; {self.verdict}"])]
 
     @property
     def told_apart(self) -> bool:
@@ -103,7 +110,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(PaperTables):
     """Many models on the same scale: scores, ranks with intervals, and all pairs.
 
     The intervals of ranks hold together: a rank is lowered by models told apart above it, and
@@ -119,6 +126,12 @@ class Ranking:
     n_items: int
     repeats: pd.DataFrame | None = None  # by model: see variance_of_repeats
     message: str = ""  # which groups were not asked which items
+
+    def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, list[str]]]:
+        notes = [f"Scores: {self.unit} over {self.n_items} items", f"Intervals: {self.level:.0%}"]
+        adjusted = ["p_adjusted is p after Holm's adjustment"]
+        pairs = self.pairs.set_index("a")
+        return [(self.models, "Models", notes), (pairs, "Pairs of models", adjusted)]
 
     def __repr__(self) -> str:
         """Return the models in their order, and how many pairs are told apart."""

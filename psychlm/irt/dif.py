@@ -19,6 +19,7 @@ import pandas as pd
 from scipy.special import xlogy
 from scipy.stats import chi2, norm
 
+from psychlm._formatting import PaperTables
 from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt._fit import fit as fit_model
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
@@ -40,7 +41,7 @@ SMALLEST = 1e-300  # of a probability
 
 
 @dataclass(frozen=True)
-class MantelHaenszel:
+class MantelHaenszel(PaperTables):
     """Mantel-Haenszel tests of every item between groups."""
 
     items: pd.DataFrame  # by item, see mantel_haenszel
@@ -50,14 +51,25 @@ class MantelHaenszel:
     n_rounds: int  # of purification; 1 without
     settled: bool  # whether the last round left the matching as it was
 
+    def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, list[str]]]:
+        sizes = ", ".join(f"{group} {n}" for group, n in self.n_persons.items())
+        notes = [
+            f"Persons by group, the reference group first: {sizes}; matched on {self.matching}"
+        ]
+        return [(self.items, "Mantel-Haenszel tests of differential item functioning", notes)]
+
 
 @dataclass(frozen=True)
-class LikelihoodRatioDIF:
+class LikelihoodRatioDIF(PaperTables):
     """Likelihood-ratio tests of every item between two groups."""
 
     items: pd.DataFrame  # by item, see dif_likelihood_ratio
     baseline: IRTFit  # the model with which each item's is compared
     n_untested: int  # items answered alike by all of a group, whose parameters would be infinite
+
+    def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, list[str]]]:
+        notes = [f"{self.n_untested} items that all of a group answered alike are not tested"]
+        return [(self.items, "Likelihood-ratio tests of differential item functioning", notes)]
 
 
 def compared_persons(

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from psychlm._formatting import PaperTables
 from psychlm.data import atomic_write
 from psychlm.device import Device
 from psychlm.irt.response_functions import ASYMPTOTES, ResponseFunction, model_named
@@ -54,7 +55,7 @@ class InformationCriteria:
 
 
 @dataclass(frozen=True)
-class IRTFit(InformationCriteria):
+class IRTFit(InformationCriteria, PaperTables):
     """A fitted model; logistic metric (D = 1), ability in logits.
 
     Ability is N(0, 1), except for the Rasch model, whose slopes are 1 and whose ability variance is
@@ -108,6 +109,20 @@ class IRTFit(InformationCriteria):
             f"IRTFit({self.model}, {size}, log-likelihood {self.loglik:.3f}, AIC {self.aic:.1f}, "
             f"BIC {self.bic:.1f}, {self.n_parameters} parameters, {state}{errors})"
         )
+
+    def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, list[str]]]:
+        table = self.items.dropna(axis=1, how="all").drop(columns="converged", errors="ignore")
+        kept = [
+            name
+            for name in table
+            if not name.startswith(("d", "se_d"))  # they repeat b
+            and not name.endswith("_is_free")
+            and (name not in ASYMPTOTES.values() or f"se_{name}" in table)  # fixed in all items
+        ]
+        tables = [(table[kept], "Items", [repr(self)])]
+        if self.groups is not None:
+            tables.append((self.groups, "Groups", []))
+        return tables
 
     def require_one_group(self) -> None:
         """Refuse a fit of several groups where one population and one set of items are needed."""

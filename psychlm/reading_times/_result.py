@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -284,31 +284,21 @@ class GAMFit:
 
 
 @dataclass(frozen=True, repr=False)
-class Summary:
+class Summary(_formatting.PaperTables):
     """The tests of a fit; printing it gives what R's ``summary`` prints."""
 
     fit: GAMFit
     coefficients: pd.DataFrame  # estimate, std_error, t (z if the scale is known) and p
     smooths: pd.DataFrame  # edf, ref_df, F (or chi-squared) and p of each smooth
 
-    def to_latex(self) -> str:
-        """Return the tables for a paper as LaTeX: see :func:`psychlm._formatting.latex`."""
-        return self._for_a_paper(_formatting.latex)
-
-    def to_markdown(self) -> str:
-        """Return the tables for a paper as Markdown: see :func:`psychlm._formatting.latex`."""
-        return self._for_a_paper(_formatting.markdown)
-
-    def _for_a_paper(self, write: Callable[..., str]) -> str:
-        tables = {"Linear terms": self.coefficients, "Smooths": self.smooths.dropna()}
+    def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, Sequence[str]]]:
+        tables: list[tuple[pd.DataFrame, str, Sequence[str]]] = [
+            (self.coefficients, "Linear terms", [f"From {self.fit.methods()}"]),
+            (self.smooths.dropna(), "Smooths", []),
+        ]
         if len(self.fit.variance_components) > 1:
-            tables["Random effects"] = self.fit._deviations()
-        notes = {"Linear terms": [f"From {self.fit.methods()}"]}
-        return "\n\n".join(
-            write(table, title, notes.get(title, []))
-            for title, table in tables.items()
-            if len(table)
-        )
+            tables.append((self.fit._deviations(), "Random effects", []))
+        return tables
 
     def __repr__(self) -> str:
         """Return the tables with the measures of fit."""

@@ -32,7 +32,7 @@ ZERO = 1e-7  # share of the largest below which a coefficient of a contrast is r
 
 
 @dataclass(frozen=True, repr=False)
-class Table:
+class Table(_formatting.PaperTables):
     """A table of tests or means, and the notes that belong below it."""
 
     table: pd.DataFrame
@@ -51,13 +51,8 @@ class Table:
         html = self.table.to_html(formatters=_formatters(self.table))
         return "".join([f"<p>{self.title}</p>", html, *(f"<p>{note}</p>" for note in self.notes)])
 
-    def to_latex(self) -> str:
-        """Return the table for a paper as LaTeX: see :func:`psychlm._formatting.latex`."""
-        return _formatting.latex(self.table, self.title, self.notes)
-
-    def to_markdown(self) -> str:
-        """Return the table for a paper as Markdown: see :func:`psychlm._formatting.latex`."""
-        return _formatting.markdown(self.table, self.title, self.notes)
+    def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, Sequence[str]]]:
+        return [(self.table, self.title, self.notes)]
 
 
 def _formatters(table: pd.DataFrame) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import expit
 
+import psychlm
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
 from psychlm.irt.response_functions import MODELS, model_named
@@ -257,3 +258,17 @@ def test_what_cannot_be_linked_is_refused():
     found = irt.linking_constants(equal, irt.link(equal, slope=2, intercept=1))
     np.testing.assert_allclose(found.iloc[1:, :2], [[2, 1]] * 3, atol=1e-5)
     assert found.loc["mean/sigma", ["slope", "intercept"]].isna().all()
+
+
+def test_tables_for_papers_have_their_digits():
+    """Item 1 of LSAT6 is ltm's, as its manual prints it: 0.8254, -3.3597."""
+    lsat = corpora.lsat6()
+    group = pd.Series(["a", "b"] * 500, lsat.index)
+    two = irt.fit(lsat, model="2PL").to_markdown()
+    assert "| LSAT 1 | 0.83 | −3.36 |" in two and "log-likelihood -2466.653" in two
+    written = irt.fit(lsat, model="2PL", group=group).to_latex()
+    assert written.count(r"\begin{table}") == 2 and r"\caption{Groups}" in written
+    tested = irt.mantel_haenszel(lsat, group)
+    assert f"{tested.items['std_p_dif'].iloc[0]:.2f}".replace("-", "−") in tested.to_markdown()
+    pairs = psychlm.compare(lsat.iloc[[0, 400, 999]].set_axis(list("xyz")).astype(float))
+    assert "| a | b | difference |" in pairs.to_markdown()
