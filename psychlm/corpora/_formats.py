@@ -54,8 +54,8 @@ GRADES = dict.fromkeys(["true", "correct", "right", "richtig", "korrekt"], 1.0)
 WRONG = ("incorrect", "wrong", "falsch")
 GRADES |= dict.fromkeys(["false", *WRONG], 0.0)
 PRACTICE = re.compile(
-    r"(?i)(?<![a-z])(?:practi[cs]e|training|warm-?up|(?:ue|ü)bung(?:en)?|probe|entra[iî]nement)"
-    r"(?![a-z])"
+    r"(?i)(?<![a-z])(?:practi[cs]e|training|warm-?up|(?:ue|ü)bung(?:en)?|entra[iî]nement"
+    r"|probe(?:durchgang|durchgänge|block|lauf|phase))(?![a-z])"  # an English probe is no practice
 )
 Read = TypeVar("Read")
 # errors of pandas and JSON: ValueErrors; of Arrow and zip: OSErrors; and of logs of other shapes

@@ -362,6 +362,16 @@ def _gpqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     return _sciq(frame.rename(columns=dict(zip(GPQA, SCIQ, strict=True))), source)
 
 
+def _copa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """COPA (Roemmele et al. 2011): the likelier cause or effect, after "because" or "so"."""
+    word = frame["question"].map({"cause": " because", "effect": " so"})
+    if word.isna().any():
+        raise DataError(f"{source} asks {frame['question'].unique()}, not for cause and effect")
+    choices = frame[["choice1", "choice2"]].map(lambda text: text[:1].lower() + text[1:])
+    items = {"prompt": frame["premise"].str.removesuffix(".") + word, "template": "continuation"}
+    return items | {"choices": choices.to_numpy().tolist(), "answer": _gold_places(frame, source)}
+
+
 def _truthful_qa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """TruthfulQA (Lin et al. 2022), with one right choice (MC1)."""
     labels = [target.get("labels") for target in frame["mc1_targets"]]
@@ -426,6 +436,7 @@ LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
     ({"idx", "sentence1", "logic"}, glue_diagnostic),
     (_strings("question", *SCIQ), _sciq),
     (_strings("Question", *GPQA), _gpqa),
+    (_strings("premise", "question", "choice1", "choice2"), _copa),
     (_strings("question") | {"mc1_targets": dict}, _truthful_qa),
     (_strings("goal", "sol1", "sol2"), _piqa),
     (_strings("context", "question", "answer") | {"options": list}, _social_iqa),
@@ -440,7 +451,7 @@ def read_items(source: Source) -> pd.DataFrame:
 
     Known are an items frame as JSONL (``item_id``, ``prompt``, ``choices``, ``answer``), ARC and
     OpenBookQA (:func:`read_arc`), SNLI, MNLI and ANLI (:func:`nli`), GLUE's diagnostic
-    (:func:`glue_diagnostic`), SciQ, GPQA, TruthfulQA (MC1), PIQA, Social IQA, HellaSwag (as
+    (:func:`glue_diagnostic`), SciQ, GPQA, COPA, TruthfulQA (MC1), PIQA, Social IQA, HellaSwag (as
     released, or blocks of six lines: beginning, number of the right ending, four endings),
     abductive NLI, and the Stanford Sentiment Treebank (:func:`sentiment`). Labels in a file of
     their own lie beside the items (``dev-labels.lst`` beside ``dev.jsonl``).

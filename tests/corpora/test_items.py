@@ -44,6 +44,7 @@ ABDUCTIVE = {"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i
 HUB = {"text": ["x", "y"], "label": ["A", "B"]}  # as ARC and its relatives on the hub
 GPQA = {"Question": "Q", "Correct Answer": "right"}
 GPQA |= {f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)}
+COPA = {"premise": "It fell.", "question": "cause", "choice1": "He ran.", "choice2": "She sat."}
 # a record of each bank, its prompt, and its right choice
 RECORDS = [
     (ITEM, "?", "y"),
@@ -68,6 +69,7 @@ RECORDS = [
     ({"question": "Q", "opa": "x", "opb": "y", "opc": "z", "cop": 0}, "Q", "x"),
     ({"Question": "Q", "A": "x", "B": "y", "C": "", "Answer": "B"}, "Q", "y"),
     (GPQA, "Q", "right"),
+    (COPA | {"label": 1}, "It fell because", "she sat."),
     (
         {"question": "Q", "mc1_targets": {"choices": ["x", "y"], "labels": [0, 1]}},
         "Q",
@@ -94,6 +96,7 @@ def test_questions_with_choices_and_an_answer_are_read_as_they_are(read, record,
         (arc(), {"id": "q2", "question": arc()["question"]}),
         (SWAG, SWAG | {"label": ""}),
         (PIQA | {"label": 1}, PIQA | {"label": -1}),
+        (COPA | {"label": 1}, COPA | {"label": -1}),
         (MMLU, MMLU | {"answer": None}),
     ],
 )
