@@ -168,11 +168,10 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
         for i, (item, choices) in enumerate(chosen.items()):
             scored = answered[:, i] & (n_others[:, i] > 0)
             values = choices.to_numpy()[scored]
-            r = _columnwise_correlation(
-                values, np.broadcast_to(rest[scored, i, None], values.shape)
-            )
+            r = _columnwise_correlation(values, rest[scored, i, None])
             table = pd.DataFrame({"right": choices.columns == key[item]}, choices.columns)
-            table["share"], table["rest_correlation"] = choices[answered[:, i]].mean(), r
+            table["share"] = choices[answered[:, i]].mean()
+            table["rest_correlation"] = r
             of_key = np.nan_to_num(r[table["right"]]).sum()  # 0: nobody chose it
             attractive = np.where(table["right"], -1, np.nan_to_num(r, nan=-1))
             table["suspect"] = (attractive == attractive.max()) & (attractive > max(of_key, 0))
@@ -180,10 +179,9 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
                 p[i] = norm.sf(attractive.max() * np.sqrt(scored.sum())) * (~table["right"]).sum()
             tables[item] = table
         clean = ~(stats.benjamini_hochberg(p.clip(max=1)) < FALSE_SHARE)
-        settled = (clean == counted).all() or clean.sum() < 2
-        counted = clean
-        if settled:
+        if (clean == counted).all() or clean.sum() < 2:
             break
+        counted = clean
     for item, innocent in zip(tables, clean, strict=True):
         tables[item]["suspect"] &= not innocent
     return pd.concat(tables, names=["item", "choice"])
@@ -291,8 +289,8 @@ def alpha_interval(
     n_both = answered.T @ answered
     if n_both.min() < 3:
         raise FrameError(
-            f"two items were both answered by {n_both.min():.0f} persons, and the interval of "
-            "alpha needs 3 for each pair"
+            f"two items were both answered by {n_both.min():.0f} of the 3 persons that the "
+            "interval of alpha needs for each pair"
         )
     means = centred.T @ answered / n_both  # of item i among those who answered item j
     weight = n_both / (n_both - 1) / (n_both - 2)
@@ -322,31 +320,33 @@ def keyed_in_reverse(responses: pd.DataFrame) -> pd.Index:
     ['q3']
     """
     checked = check_size(responses, ratings=True)
-    correlations, n_both = stats.pairwise_correlations(checked.to_numpy(), 3)
-    correlations = np.nan_to_num(correlations)
-    np.fill_diagonal(correlations, 1)
-    n_items = len(correlations)
+    # Over the pairs of items of two sets: sums of correlations, of items turned so far, and of the
+    # persons who answered both. A set has the row of its first item.
+    sums, n_both = stats.pairwise_correlations(checked.to_numpy(), 3)
+    sums = np.nan_to_num(sums)
+    np.fill_diagonal(sums, 1)
+    n_items = len(sums)
     sign = np.ones(n_items)
-    sets = list(np.eye(n_items))  # 1 of items of the set, by set; of two that stay apart all 0
-    apart = []
-    distance = 1 - np.abs(correlations[np.triu_indices(n_items, 1)]).clip(0, 1)
+    set_of_item = np.arange(n_items)
+    rows = list(range(n_items))  # by number of the set
+    distance = 1 - np.abs(sums[np.triu_indices(n_items, 1)]).clip(0, 1)
     for merge in linkage(distance, "average")[:, :2].astype(int):
-        pair = np.stack([sets[number] for number in merge])
-        # Covariances of the two sums, of items turned so far.
-        between = (pair * sign) @ correlations @ (pair * sign).T
-        n = pair[0] @ n_both @ pair[1] / max(pair[0].sum() * pair[1].sum(), 1)
-        r = between[0, 1] / np.sqrt(max(between[0, 0] * between[1, 1], 1e-12))
+        a, b = (rows[number] for number in merge)
+        rows.append(a)
+        second = set_of_item == b
+        r = sums[a, b] / np.sqrt(max(sums[a, a] * sums[b, b], 1e-12))
+        n = n_both[a, b] / ((set_of_item == a).sum() * second.sum())
         if abs(r) * np.sqrt(n) > DECIDED:
-            sign[pair[1] > 0] *= np.sign(r)
-            sets.append(pair.sum(axis=0))
-        else:
-            apart += list(pair)
-            sets.append(np.zeros(n_items))
-    reverse = np.zeros(n_items, dtype=bool)
-    for members in [*apart, sets[-1]]:
-        common = np.sign(members @ sign) or sign[members.argmax()]
-        reverse |= (members > 0) & (sign != common)
-    return checked.columns[reverse]
+            sign[second] *= np.sign(r)
+            set_of_item[second] = a
+            for matrix, turn in ((sums, np.sign(r)), (n_both, 1)):
+                matrix[a] += turn * matrix[b]
+                matrix[:, a] += turn * matrix[:, b]
+        else:  # both stay apart, also from sets that are to be joined with them later
+            sums[a, a] = np.nan
+    _, first, number = np.unique(set_of_item, return_index=True, return_inverse=True)
+    common = np.sign(np.bincount(number, sign) + sign[first] / 2)  # the first item decides a tie
+    return checked.columns[sign != common[number]]
 
 
 def copied_items(responses: pd.DataFrame | Repeated) -> pd.Series:
@@ -551,7 +551,7 @@ def _covariances(responses: pd.DataFrame, weights: Weights = None) -> Array:
         first, second = responses.columns[unknown[0]]
         raise FrameError(
             f"items {first!r} and {second!r} were both answered by "
-            f"{n_both[tuple(unknown[0])]:.0f} persons, and a covariance needs 2 "
+            f"{n_both[tuple(unknown[0])]:.0f} of the 2 persons that a covariance needs "
             f"({len(unknown) // 2} such pairs of {len(n_both) * (len(n_both) - 1) // 2}); leave "
             "items out until each pair has them"
         )

@@ -157,7 +157,7 @@ def test_five_copies_of_an_item_are_named_and_the_others_are_not_accused(
     found = card_of(x, None, tmp_path, monkeypatch)
     assert found["copies"].to_dict() == {f"copy{number}": "q0" for number in range(4)}
     first = next(words for holds, words in found["wordings"][:-1] if holds)
-    assert first == f"Leave out items that repeat others first (4 of {n_others + 5} items)."
+    assert first == f"Leave out repeated items first (4 of {n_others + 5} items)."
     assert found["misfit"] == [] and not found["dependent"]
     if not n_others:
         assert found["not_computed"]["model"] == "a model needs 3 different items; here: 1"
@@ -194,7 +194,7 @@ def test_items_that_one_group_alone_was_asked_are_named_as_such(tmp_path, monkey
     form = pd.DataFrame({"form": np.arange(200) % 2 + 1.0}, x.index)
     x.loc[form["form"] == 2, ["item-7", "item-8"]] = np.nan
     found = card_of(x, form, tmp_path, monkeypatch)
-    assert found["untested"] == ["2 items by form (asked of one group only): ['item-7', 'item-8']"]
+    assert found["untested"] == ["by form 2, asked of one group only: ['item-7', 'item-8']"]
     assert found["groups_said"] == ["DIF by form: 200 of 200 persons (1: 100, 2: 100)"]
 
 
