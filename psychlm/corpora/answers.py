@@ -54,6 +54,7 @@ A_KEY = (
     r"lösung(en)?|corrigé|solutions?"
 )
 # columns of a long table that tell practice from the rest, or what is right
+MOST_KINDS = 20  # values of a column that tells practice from the rest; more are texts
 OF_TRIALS = "practice ispractice block blocktype phase trialtype label type".split()
 RIGHT_BESIDE = "target gold corrans correctresponse *.cresp".split()
 NUMBERS_REPEATS = (
@@ -268,8 +269,9 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     table = table[~is_other].reset_index(drop=True)
     kinds = [name for name in table if plain(name) in OF_TRIALS and not told["filter"]]
     for name in kinds:
-        practice = kinds_of(table, name).str.match(PRACTICE).eq(True)
-        if practice.any() and not practice.all():
+        kind = kinds_of(table, name)
+        practice = kind.str.contains(PRACTICE).eq(True)
+        if practice.any() and not practice.all() and kind.nunique() <= MOST_KINDS:
             said = f"{practice.sum()} rows of practice ({name}) are left out; keep them: "
             shape.notes.append(f"{said}filter='{name}=*'")
             table = table[~practice].reset_index(drop=True)

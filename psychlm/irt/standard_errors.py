@@ -171,15 +171,7 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
 
     # D, and the inverses of its roots; what is not estimated has a unit diagonal in it, and so has
     # an item off its maximum, whose block is not positive definite.
-    loglik_at = partial(node_loglik, em.responses, parameters)
-    start = quadrature_grid(device=mask.device)  # no log-likelihood is needed, so no finer grid
-    grid, at_nodes, _ = resolve(loglik_at, parameters.slope, em.count, start)
-    _, weights = fine_posterior(at_nodes, grid)
-    expected, linear = orthonormal_polynomials(weights, grid.fine, 1)
-    count, nodes = em.count[:, None], grid.nodes
-    at_nodes, linear = grid.at_nodes(expected) * count, grid.at_nodes(linear) * count**0.5
-    near = (abs(at_nodes) > NEGLIGIBLE_WEIGHT).any(0)  # where any posterior has weight
-    at_nodes, linear, nodes = at_nodes[:, near], linear[:, near], nodes[near]
+    grid, weights, nodes, at_nodes, linear = _posteriors(em, parameters)
     complete = [
         parameters.of_items(block.items).curvature(nodes, block.expected_by_category(at_nodes))
         for block in em.responses.blocks()
@@ -222,7 +214,7 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
             yield block.items, cross, sums
 
     # The persons and a common slope, less what the items' own parameters explain of them.
-    dense = torch.eye(len(count) + common, dtype=torch.float64, device=mask.device)
+    dense = torch.eye(len(em.count) + common, dtype=torch.float64, device=mask.device)
     right_side = dense.new_zeros(len(dense), 2)
     if common:
         dense[-1, -1], right_side[-1] = 0, y_common
@@ -264,6 +256,24 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
         result[:, 0], result[:, :, 0] = torch.nan, torch.nan
         result[:, 0, 0] = of_slope + correction(v_common, p_common)[0, 0]
     return host(result)
+
+
+def _posteriors(
+    em: EM, parameters: Logistic
+) -> tuple[QuadratureGrid, Tensor, Tensor, Tensor, Tensor]:
+    """Return the grid, the posteriors on its fine nodes, the nodes where any person's posterior has
+    weight, and there the posteriors and the linear polynomials by persons, times how often each
+    pattern occurs and its root."""
+    loglik_at = partial(node_loglik, em.responses, parameters)
+    start = quadrature_grid(device=em.count.device)  # no log-likelihood is needed, no finer grid
+    grid, at_nodes, _ = resolve(loglik_at, parameters.slope, em.count, start)
+    _, weights = fine_posterior(at_nodes, grid)
+    expected, linear = orthonormal_polynomials(weights, grid.fine, 1)
+    count = em.count[:, None]
+    at_nodes = grid.at_nodes(expected) * count
+    linear = grid.at_nodes(linear) * count**0.5
+    near = (abs(at_nodes) > NEGLIGIBLE_WEIGHT).any(0)
+    return grid, weights, grid.nodes[near], at_nodes[:, near], linear[:, near]
 
 
 def information_of_scale(

@@ -237,7 +237,7 @@ VARIATIONS = {
     ),
     "jsPsych or E-Prime: instructions, practice, a column of what is right": (
         "subject,trial_type,block,item,response,corrAns\na,text,,,,\na,key,practice,p,f,f\n"
-        "a,key,test,i,f,j\na,key,test,k,j,J\nb,key,practice,p,f,f\nb,key,test,i,j,j\n"
+        "a,key,test,i,f,j\na,key,test,k,j,J\nb,key,block practice,p,f,f\nb,key,test,i,j,j\n"
         "b,key,test,k,,j\n",
         {},
         [[0, 1], [1, np.nan]],
