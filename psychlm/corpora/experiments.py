@@ -334,18 +334,8 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     # One row a word. Its number is told, or its place in a list or among its reader's rows.
     words, said = _spread(rows[is_word & is_read].reset_index(drop=True), word, [*times])
     notes += said
-    roles["word_number"] = NUMBER if NUMBER in words else roles["word_number"]
-    if not roles["word_number"]:
-        of_trial = [roles["person"], roles["text"], *(told["condition"] or labels)]
-        trial = words[of_trial].astype("str").fillna("")
-        run = (trial != trial.shift()).any(axis=1).cumsum()
-        words[NUMBER] = words.groupby(run).cumcount() + 1
-        roles["word_number"] = NUMBER
-        notes.append("words are numbered in the order of rows; else tell it, word_number='...'")
-    number, others = _sniff.numbers_among(words[roles["word_number"]])
-    if not len(others) and number.min() == 0:
-        words[roles["word_number"]] = number + 1
-        notes.append(f"{roles['word_number']!r} counts from 0, word_id from 1")
+    of_trial = [roles["person"], roles["text"], *(told["condition"] or labels)]
+    roles["word_number"] = _number_words(words, roles["word_number"], of_trial, notes)
 
     # Versions of a text have ids of their own where their words differ.
     condition = list(told["condition"])
@@ -387,6 +377,23 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     recognised += ", ".join(f"{ours} = {theirs}" for ours, theirs in said_columns.items())
     recognised += f"; left out: {'; '.join(left_out) or 'nothing'}"
     return replace(corpus, notes=(recognised, *notes, *corpus.notes, *_in_seconds(corpus)))
+
+
+def _number_words(words: pd.DataFrame, name: str, of_trial: list[str], notes: list[str]) -> str:
+    """Return the column of the words' numbers, which begin with 1, and add it where there is none:
+    words are then numbered in the order of the rows of a trial."""
+    name = NUMBER if NUMBER in words else name
+    if not name:
+        trial = words[of_trial].astype("str").fillna("")
+        run = (trial != trial.shift()).any(axis=1).cumsum()
+        words[NUMBER] = words.groupby(run).cumcount() + 1
+        notes.append("words are numbered in the order of rows; else tell it, word_number='...'")
+        return NUMBER
+    number, others = _sniff.numbers_among(words[name])
+    if not len(others) and number.min() == 0:
+        words[name] = number + 1
+        notes.append(f"{name!r} counts from 0, word_id from 1")
+    return name
 
 
 def _with_questions(

@@ -237,10 +237,8 @@ def train(
 
     def keep(rows: NDArray[np.intp]) -> None:
         """Keep the weights of some members of the stack, which later steps would change."""
-        members_kept = on_device(active[rows])
-        rows_kept = on_device(rows)
         for name, value in optimiser.weights.items():
-            best[name][members_kept] = value[rows_kept]
+            best[name][on_device(active[rows])] = value[on_device(rows)]
 
     def log_probabilities() -> NDArray[np.float32]:
         """Return those of the training set, the members sorted by their numbers."""
@@ -272,8 +270,6 @@ def train(
             n = int((n_steps > step).sum())
             read = examples[:n, step]
             aims = wanted[rows[:n], read.clamp(min=0)]
-            if not aims.is_floating_point():
-                aims = nn.functional.one_hot(aims, network.classes).float()
             losses[:n] += train_step(network, optimiser, inputs, read, aims, plan.loss or loss)
         mean_loss = losses.cpu().numpy() / np.maximum(n_examples, 1)
 
@@ -392,7 +388,9 @@ def train_step(
     loss: Loss,
 ) -> Tensor:
     """Move the first members of the stack by one batch of ``examples``, -1 where it is not full,
-    towards ``aims``, probabilities of the classes; return the (members,) summed losses."""
+    towards ``aims``, classes or their probabilities; return the (members,) summed losses."""
+    if not aims.is_floating_point():
+        aims = nn.functional.one_hot(aims, network.classes).float()
     n_models = len(examples)
     is_example = examples >= 0
     rows = examples.clamp(min=0)

@@ -501,12 +501,7 @@ def fit(
         dof = uncertainty.dof(to_r[:, uncertainty.columns])
     total = float((w * (y - np.average(y, weights=w)) ** 2).sum())
     _warn_of_a_reproduced_response(rss, total)
-    # Shares of the variance and the deviance, which counts from the weighted mean, as in mgcv.
     residuals = w**0.5 * rows.residuals(solution)
-    about_mean = w**0.5 * (response - np.average(response, weights=w**0.5))
-    # unweighted residuals have the mean 0
-    left = np.var(residuals, ddof=1) if weights is not None else rss / (n - 1)
-    adjusted = left * (n - 1) / (n - float(edf.sum()))
     random = tuple(smooth.label for smooth in formula.smooths if smooth.basis == "re")
     deviations = {label: optimum.deviations[label] for label in random} | {"residual": scale**0.5}
     edf_of = {label: edf[span].sum() for label, span in design.spans.items()}
@@ -526,7 +521,7 @@ def fit(
         data=used if weights is None else used.assign(**{weights: w}),
         residuals=pd.Series(residuals, data.index, name="residual"),
         variance_components=pd.Series(deviations, name="std_dev"),
-        r_squared=1 - float(adjusted / np.var(about_mean, ddof=1)),
+        r_squared=_r_squared(response, w, residuals, float(edf.sum())),
         deviance_explained=1 - rss / total,
         criterion=optimum.score,
         aic=-2 * optimum.loglik + 2 * (optimum.n_parameters + 1),
@@ -546,6 +541,15 @@ def fit(
         optimum=optimum,
         again=again,
     )
+
+
+def _r_squared(response: Floats, weights: Floats, residuals: Floats, edf: float) -> float:
+    """Return the adjusted share of the variance that a fit explains, from the weighted mean, as
+    mgcv; ``residuals`` are weighted."""
+    n = len(response)
+    about_mean = weights**0.5 * (response - np.average(response, weights=weights**0.5))
+    left = np.var(residuals, ddof=1) * (n - 1) / (n - edf)
+    return 1 - float(left / np.var(about_mean, ddof=1))
 
 
 def _mixed_optimum(
