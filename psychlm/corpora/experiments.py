@@ -343,6 +343,8 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
         places = [roles["text"], *condition, roles["word_number"]]
         if words.groupby(places)[word].nunique().gt(1).any():
             condition.append(name)
+    if (found := roles["condition"]) and found not in condition:
+        notes.append(f"{found!r} is no factor; where it is one, name it: condition='{found}'")
     ids = {role: roles[role] for role in OURS}
     kept = [*ids.values(), *times, *condition]
     hidden = [ours for ours in (*OURS.values(), *times.values()) if ours in words]
