@@ -232,13 +232,14 @@ def train(
     best_epoch, stale = np.zeros((2, len(members)), dtype=np.int64)
     diverged = np.zeros(len(members), dtype=bool)
     best = {name: torch.empty_like(value) for name, value in optimiser.weights.items()}
-
     on_device = partial(torch.as_tensor, device=device)
 
     def keep(rows: NDArray[np.intp]) -> None:
         """Keep the weights of some members of the stack, which later steps would change."""
+        members_kept = on_device(active[rows])
+        rows_kept = on_device(rows)
         for name, value in optimiser.weights.items():
-            best[name][on_device(active[rows])] = value[on_device(rows)]
+            best[name][members_kept] = value[rows_kept]
 
     def log_probabilities() -> NDArray[np.float32]:
         """Return those of the training set, the members sorted by their numbers."""
@@ -252,8 +253,7 @@ def train(
         # 1. Cut what this epoch trains on into batches; members with more batches come first.
         plan = EpochPlan()
         if epoch_callback is not None:
-            state = CrowdState(np.sort(active), log_probabilities)
-            plan = epoch_callback(epoch, state) or plan
+            plan = epoch_callback(epoch, CrowdState(np.sort(active), log_probabilities)) or plan
         order, schedule, n_steps = schedule_epoch(
             members, active, plan, epoch, batch_size, len(inputs), lengths
         )
