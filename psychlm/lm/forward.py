@@ -37,6 +37,7 @@ from psychlm.lm.tokens import Tokens, begins_with_space
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}  # most tokens in a batch, padding counted
 # a batch of so many tokens closes before a shorter request, which it would only pad
 ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}
+WORTH_A_TREE = 300  # tokens of texts that begin alike; of fewer the trial costs more than it saves
 MOST_LOGITS = 2**26  # numbers in a table of logits (256 MB); on a GPU, as many as memory allows
 
 N_VALUES = 5
@@ -164,6 +165,8 @@ def plan_requests(
         short = [number for number in waiting if len(tokens[number].ids) < options.context_tokens]
         ids = [tokens[number].ids for number in short]
         groups = [group for group in families(ids) if len(group) > 1]
+        if sum(len(ids[i]) for group in groups for i in group) < WORTH_A_TREE:
+            groups = []
         if groups and (largest := largest_family(model)) < LARGEST_FAMILY:
             groups = [group for group in families(ids, largest) if len(group) > 1]
         for group in groups:

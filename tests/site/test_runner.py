@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -132,6 +133,46 @@ def test_what_did_not_change_is_not_run_again_unless_forced_and_a_change_is_run(
     (root / "reports" / "10_passes.json").write_text(json.dumps(content))
     assert again() == "done", "a module that the notebook loads has changed"
     assert again(force=True) == "done"
+
+
+def runner_of(root: Path, profile: str = "quick", **parameters: object) -> runner.Runner:
+    staging = Path(tempfile.mkdtemp(dir=root))
+    return runner.Runner(root, root, staging, profile, {"10_items": parameters}, 1)
+
+
+def test_cells_parameters_profile_cited_tables_and_data_count(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("psychlm.data.fingerprint", lambda names: dict.fromkeys(names, "now"))
+    path = write_notebook(tmp_path, "10_items", "data.published('paper2020.table1')")
+    table = tmp_path / "data" / "published" / "paper2020.table1.csv"
+    table.parent.mkdir(parents=True)
+
+    def digest(profile: str = "quick", text: str = "1", **parameters) -> str:
+        table.write_text(text)
+        return runner_of(tmp_path, profile, **parameters).fingerprint(site.find(tmp_path)[0])
+
+    digests = [digest(), digest("smoke"), digest(text="2"), digest(draws=51)]
+    write_notebook(tmp_path, path.stem, "1 + 1")
+    assert len({*digests, digest()}) == 5
+    # a file, or a folder beside the notebook, that a parameter names counts by what is in it
+    file, folder = tmp_path / "given.csv", tmp_path / "notebooks" / "given"
+    folder.mkdir()
+    digests = []
+    for text in ("1", "2", "1"):
+        file.write_text(text)
+        (folder / f"{text}.csv").touch()
+        digests.append([digest(draws=f"{file}#member"), digest(draws="given")])
+    (of_file, of_folder), second, third = digests
+    assert of_file == third[0] != second[0] and of_folder != second[1]
+    assert third[1] == digest(draws="given")
+    assert digest(draws="long " * 100)
+    one, notebook = runner_of(tmp_path), site.find(tmp_path)[0]
+    content = {"status": "complete", "numbers": [], "fingerprint": one.fingerprint(notebook)}
+    (tmp_path / "10_items.html").touch()
+    for used, expected in (({"a": "now"}, True), ({"a": "then"}, False), ({"a": None}, False)):
+        modules = report.checksums(["data.py"])
+        stamp = {"data": used, "modules": modules}
+        (tmp_path / "10_items.json").write_text(json.dumps(content | {"provenance": stamp}))
+        assert one.unchanged(notebook) is expected
 
 
 def runs(pid: int) -> bool:
