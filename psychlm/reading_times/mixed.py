@@ -492,12 +492,20 @@ def describe(
             with np.errstate(invalid="ignore", divide="ignore"):
                 correlation = covariance / np.outer(deviation, deviation)
             correlations[bar] = pd.DataFrame(correlation, index=names, columns=names)
+        if not missing or not labels[0].startswith("("):
+            continue
         effects = ["intercept" if name == "1" else name for name in names]
-        for weights in missing if labels[0].startswith("(") else ():
-            what = "the intercept" if names == ["1"] else f"the effect of {names[0]}"
-            if len(names) > 1:
+        if len(names) == 1:
+            what = f"the {'intercept' if names == ['1'] else f'effect of {names[0]}'} does not vary"
+        elif len(missing) == len(names):
+            what = "none of the effects varies"
+        else:
+            combinations = []
+            for weights in missing:
                 shares = zip(weights / weights[np.abs(weights).argmax()], effects, strict=True)
                 terms = (f"{share:+.3g} * {name}" for share, name in shares if abs(share) > 1e-6)
-                what = f"the combination {' '.join(terms)} of the effects"
-            singular.append(f"in {bar} {what} does not vary")
+                combinations.append(" ".join(terms))
+            what = f"the combination {combinations[0]} of the effects does not vary"
+            what += "".join(f", nor does {other}" for other in combinations[1:])
+        singular.append(f"in {bar} {what}")
     return deviations, correlations, tuple(singular)

@@ -146,7 +146,8 @@ def power_curve(
             difference = by_text[0] - by_text[1]
             gains[study] = difference.sum()
             n_significant += difference.mean() > critical * difference.std(ddof=1) / n_texts**0.5
-        low, high = proportion_confint(n_significant, n_simulations, 1 - level, method="wilson")
+        interval = proportion_confint(n_significant, n_simulations, 1 - level, method="wilson")
+        low, high = np.round(interval, 12)  # an end of 0 is else 3.5e-18
         row = {"n_readers": n_readers, "n_texts": n_texts, "gain": gains.mean()}
         row |= {"gain_sd": gains.std(ddof=1), "power": n_significant / n_simulations}
         results.append(row | {"low": low, "high": high, "n_simulations": n_simulations})

@@ -341,6 +341,21 @@ def test_the_likelihood_of_a_logarithm_compares_with_that_of_the_times(crossed):
     assert plain.loglik_of_response == plain.loglik
 
 
+def test_effects_none_of_which_varies_are_one_message():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(12), 10)
+    x = rng.normal(size=120)
+    y = rng.normal(size=120)
+    for number in range(12):  # within each group nothing is left to its intercept and slope
+        rows = group == number
+        columns = np.column_stack([np.ones(10), x[rows]])
+        y[rows] -= columns @ np.linalg.lstsq(columns, y[rows])[0]
+    table = pd.DataFrame({"y": y, "x": x, "g": group})
+    with pytest.warns(RuntimeWarning, match="singular"):
+        fit = reading.fit(table, "y ~ x + (1 + x | g)")
+    assert fit.singular == ("in (1 + x | g) none of the effects varies",)
+
+
 @pytest.mark.parametrize(("bar", "what"), [("1", "the intercept"), ("0 + x", "the effect of x")])
 def test_a_single_effect_without_variance_is_named(crossed, bar, what):
     rng = np.random.default_rng(1)

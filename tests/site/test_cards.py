@@ -76,6 +76,10 @@ def test_a_study_of_ones_own_becomes_a_page_and_its_numbers(study: Path) -> None
     assert "<script" not in page and 'src="http' not in page
     assert content["verdict"]["sentence"] in " ".join(done.output.split())
     assert "knows English alone" in content["verdict"]["sentence"]  # and is asked about German
+    table = pd.read_csv("mine.csv")
+    table.assign(RT=table["RT"] / 1000).to_csv("seconds.csv", index=False)
+    said = refused("card", "corpus", "seconds.csv", *OPTIONS)
+    assert "look like seconds" in said and "multiply their column by 1,000" in said
 
 
 @pytest.mark.slow

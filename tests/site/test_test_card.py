@@ -217,3 +217,26 @@ def test_groups_too_small_to_be_compared_are_named(tmp_path, monkeypatch):
     school = pd.DataFrame({"class": ["7a", "7b"] * 44 + ["7B", "7 a"]}, x.index)
     found = card_of(x, school, tmp_path, monkeypatch)
     assert found["groups_said"][0].endswith("without groups of fewer than 20 ('7B': 1, '7 a': 1)")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_item_that_does_not_discriminate_has_no_difficulty(tmp_path, monkeypatch):
+    rng = np.random.default_rng(10)
+    x = simulate.responses(rng.normal(size=300), simulate.items(8, rng), rng)
+    x["flip"] = (rng.random(300) < 0.7).astype(float)
+    found = card_of(x, None, tmp_path, monkeypatch)
+    assert found["flat"] == ["flip"] and "flat slopes: 1" in found["named"]
+    parameters = found["recorded"]["parameters"]
+    assert np.isnan(parameters.loc["flip", "b"]) and parameters["b"].notna().sum() == 8
+    assert "flip" not in found["inside"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_slopes_that_few_persons_do_not_show_are_no_dependence(tmp_path, monkeypatch):
+    rng = np.random.default_rng([5, 200])  # the BIC chooses the Rasch model of these 2PL data
+    items = simulate.items(20, rng)
+    x = simulate.responses(rng.normal(size=200), items, rng)
+    found = card_of(x, None, tmp_path, monkeypatch, fast=False, n_draws=5)
+    assert found["chosen"] == "Rasch" and found["dependent"] == []
+    values = found["irt"].q3(found["fit"], x).to_numpy()[np.triu_indices(20, 1)]
+    assert values.max() - values.mean() > found["cut"]
