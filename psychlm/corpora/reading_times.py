@@ -35,27 +35,9 @@ from psychlm.corpora.fixations import reading_measures
 from psychlm.corpora.frequency import language_of, log_frequency
 from psychlm.frames import FrameError, refuse
 
-__all__ = [
-    "GOODKIND_BICKNELL",
-    "Corpus",
-    "add_lags",
-    "dundee",
-    "exclude",
-    "from_csv",
-    "from_long",
-    "join",
-    "language_of",
-    "log_frequency",
-    "natural_stories",
-    "places_before",
-    "provo",
-    "reading_measures",
-    "sap",
-    "trimming",
-    "ucl",
-    "ucl_norms",
-    "ucl_sentences",
-]
+__all__ = ["GOODKIND_BICKNELL", "add_lags", "exclude", "join", "places_before", "trimming"]
+__all__ += ["Corpus", "from_csv", "from_long", "language_of", "log_frequency", "reading_measures"]
+__all__ += ["dundee", "natural_stories", "provo", "sap", "ucl", "ucl_norms", "ucl_sentences"]
 
 
 # ---- predictors, exclusions ----
@@ -226,8 +208,6 @@ def trimming(
     shortest: float | None = None,
     longest: float | None = None,
     sd: float | None = None,
-    mad: float | None = None,
-    quantiles: tuple[float, float] | None = None,
     by: Sequence[str] = ("subject",),
     log: bool = False,
 ) -> dict[str, Step]:
@@ -253,15 +233,10 @@ def trimming(
         Times below or above are left out (ms).
     sd : float, optional
         Times more than so many standard deviations from the mean of their group are left out.
-    mad : float, optional
-        The same by the median and 1.4826 times the median absolute deviation, which outliers hardly
-        move (Leys, Ley, Klein, Bernard & Licata 2013).
-    quantiles : pair of float, optional
-        Times outside these quantiles of their group, ``(0.01, 0.99)``.
     by : sequence of str
         The columns that make groups: ``["subject", "condition"]``.
     log : bool
-        Whether ``sd`` and ``mad`` are of logarithms.
+        Whether ``sd`` is of logarithms.
 
     Examples
     --------
@@ -272,25 +247,10 @@ def trimming(
     [['no time', 1, 3], ['below 100 ms', 1, 2], ['above 3,000 ms', 1, 1]]
     """
 
-    def far(width: float, center: str) -> Step:
-        def step(readings: pd.DataFrame) -> pd.Series:
-            x = np.log(readings[measure]) if log else readings[measure]
-            groups = [readings[name] for name in by]
-            off = x - x.groupby(groups, dropna=False).transform(center)
-            if center == "median":
-                spread = 1.4826 * off.abs().groupby(groups, dropna=False).transform("median")
-            else:
-                spread = x.groupby(groups, dropna=False).transform("std")
-            return off.abs() > width * spread
-
-        return step
-
-    def outside(readings: pd.DataFrame) -> pd.Series:
-        assert quantiles is not None
-        groups = readings.groupby([*by], dropna=False)[measure]
-        x = readings[measure]
-        low, high = (groups.transform(lambda y, q=q: y.quantile(q)) for q in quantiles)
-        return (x < low) | (x > high)
+    def far(readings: pd.DataFrame) -> pd.Series:
+        x = np.log(readings[measure]) if log else readings[measure]
+        groups = x.groupby([readings[name] for name in by], dropna=False)
+        return (x - groups.transform("mean")).abs() > sd * groups.transform("std")
 
     by = np.atleast_1d(by).tolist()
     groups = " and ".join(by)
@@ -310,13 +270,7 @@ def trimming(
     if longest is not None:
         steps[f"above {longest:,g} ms"] = lambda readings: readings[measure] > longest
     if sd is not None:
-        steps[f"beyond {sd:g} SD ({scale}by {groups})"] = far(sd, "mean")
-    if mad is not None:
-        steps[f"beyond {mad:g} MAD ({scale}by {groups})"] = far(mad, "median")
-    if quantiles is not None:
-        steps[f"outside the quantiles {quantiles[0]:g} and {quantiles[1]:g} (by {groups})"] = (
-            outside
-        )
+        steps[f"beyond {sd:g} SD ({scale}by {groups})"] = far
     return steps
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
+from psychlm._recipes import CATEGORIES as LAVERGHETTA_CATEGORIES  # noqa: F401
 from psychlm.corpora.item_banks import NLI_LABELS, glue_diagnostic
 
 

@@ -127,7 +127,6 @@ def cached_scores(
     questions: Sequence[Question],
     model: LanguageModel,
     bos: str | None,
-    batch_tokens: int | None,
     cache: bool,
     progress: bool,
 ) -> list[Scores]:
@@ -150,7 +149,7 @@ def cached_scores(
         size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
         with progress_bar(progress, f"items through {model.name}", len(waiting)) as advance:
             for piece in [waiting[i : i + size] for i in range(0, len(waiting), size)]:
-                rows = score_questions(model, [missing[k] for k in piece], bos, batch_tokens)
+                rows = score_questions(model, [missing[k] for k in piece], bos)
                 fresh = dict(zip(piece, rows, strict=True))
                 store.put((name, values, {}) for name, values in fresh.items())
                 scores |= fresh
@@ -159,21 +158,18 @@ def cached_scores(
 
 
 def score_questions(
-    model: LanguageModel,
-    questions: Sequence[Question],
-    bos: str | None = "auto",
-    batch_tokens: int | None = None,
+    model: LanguageModel, questions: Sequence[Question], bos: str | None = "auto"
 ) -> list[Scores]:
     """Return for each question the scores of its choices; errors name the item."""
     for question in questions:
         texts = (question.prompt, question.hypothesis or "", *question.choices)
         check_characters(f"item {question.item!r}", "".join(texts))
     if model.kind in HEADS:
-        scores = _score_by_head(model, questions, batch_tokens)
+        scores = _score_by_head(model, questions)
     elif model.kind == "encoder-decoder":
-        scores = _score_by_encoder_decoder(model, questions, bos, batch_tokens)
+        scores = _score_by_encoder_decoder(model, questions, bos)
     else:
-        scores = _score_by_language_model(model, questions, bos, batch_tokens)
+        scores = _score_by_language_model(model, questions, bos)
     for question, rows in zip(questions, scores, strict=True):
         if not np.isfinite(rows[:, NATS]).all():
             given = rows[:, NATS].tolist()
@@ -201,7 +197,6 @@ def _outputs(
     model: LanguageModel,
     inputs: Sequence[_Input],
     outputs_of_batch: Callable[[list[_Input], dict[str, torch.Tensor]], Outputs],
-    batch_tokens: int | None,
 ) -> list[NDArray]:
     """Return the outputs for the rows of the inputs, in padded batches, or one by one without
     padding."""
@@ -215,7 +210,7 @@ def _outputs(
             return outputs_of_batch(batch, tensors)
 
     values: dict[int, NDArray] = {}
-    for batch, outputs in in_batches(inputs, run_batch, model.device, batch_tokens if pads else 1):
+    for batch, outputs in in_batches(inputs, run_batch, model.device, None if pads else 1):
         if outputs is None:
             raise _too_large(batch[0].item, model.name)
         values.update(zip((one.row for one in batch), outputs, strict=True))
@@ -227,9 +222,7 @@ def _too_large(item: Hashable, name: str) -> ModelError:
     return ModelError(f"{said}device with more memory")
 
 
-def _score_by_head(
-    model: LanguageModel, questions: Sequence[Question], batch_tokens: int | None
-) -> list[Scores]:
+def _score_by_head(model: LanguageModel, questions: Sequence[Question]) -> list[Scores]:
     """Return the log-probabilities that a classifier or a multiple-choice head gives choices.
 
     A classifier reads a text or a pair once: p(choice) is the sum of p(label) over the labels that
@@ -262,7 +255,7 @@ def _score_by_head(
             tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
         return model.network(**tensors).logits.cpu().double().numpy()
 
-    outputs = np.stack(_outputs(model, inputs, logits, batch_tokens))
+    outputs = np.stack(_outputs(model, inputs, logits))
     ends = np.cumsum([1 if classifies else len(q.choices) for q in questions])[:-1]
     scores = []
     by_question = zip(questions, np.split(outputs, ends), np.split(cut, ends), strict=True)
@@ -278,7 +271,7 @@ def _score_by_head(
 
 
 def _score_by_encoder_decoder(
-    model: LanguageModel, questions: Sequence[Question], bos: str | None, batch_tokens: int | None
+    model: LanguageModel, questions: Sequence[Question], bos: str | None
 ) -> list[Scores]:
     """Return the log-probability of each choice's tokens in the decoder, the prompt in the encoder.
 
@@ -324,7 +317,7 @@ def _score_by_encoder_decoder(
         nats = [float(p[: len(c)].double().sum()) for p, c in zip(log_p, choices, strict=True)]
         return np.split(np.array(nats), np.cumsum(n_choices)[:-1])
 
-    outputs = _outputs(model, inputs, log_probabilities, batch_tokens)
+    outputs = _outputs(model, inputs, log_probabilities)
     for rows, nats in zip(scores, outputs, strict=True):
         rows[:, NATS] = nats
     return scores
@@ -357,7 +350,7 @@ def scoring_options(model: LanguageModel, bos: str | None) -> ScoringOptions:
 
 
 def _score_by_language_model(
-    model: LanguageModel, questions: Sequence[Question], bos: str | None, batch_tokens: int | None
+    model: LanguageModel, questions: Sequence[Question], bos: str | None
 ) -> list[Scores]:
     """Return the log-probability of each choice's tokens after its prompt."""
     options = scoring_options(model, bos)
@@ -401,7 +394,7 @@ def _score_by_language_model(
             requests += [replace(one, **rows)] if keep.any() else []
     nats = np.full(len(wanted), np.nan)
     plain = replace(options, correction=None)  # the ends of words are not asked for
-    for batch, values in run(model, requests, plain, batch_tokens):
+    for batch, values in run(model, requests, plain):
         if values is None:
             item = questions[owner[text_of_row[batch[0].row[0]]]].item
             raise _too_large(item, model.name)

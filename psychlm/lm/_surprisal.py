@@ -79,7 +79,6 @@ def surprisal(
     rank: bool = False,
     clean: bool = True,
     device: Device = "auto",
-    batch_tokens: int | None = None,
     cache: bool = True,
     progress: bool = False,
 ) -> pd.DataFrame:
@@ -119,8 +118,8 @@ def surprisal(
         and the rank of the word's first token in it (``rank``, 1 is the likeliest).
     clean : bool
         First clean the texts (:func:`psychlm.lm.tokens.prepare_words`) and count the changes.
-    device, batch_tokens : str or torch.device, and int
-        Where to compute, and most tokens in one batch; values do not depend on it.
+    device : str or torch.device
+        Where to compute; see :func:`psychlm.device.torch_device`.
     cache, progress : bool
         Keep results of models with a known revision on disk; show a bar on standard error.
 
@@ -144,7 +143,6 @@ def surprisal(
     (['word', 'surprisal_bits'], True)
     """
     check_option("unit", unit, ("word", "token", "sentence"))
-    check_limit("batch_tokens", batch_tokens, 1)
     if unit != "word" and (entropy or rank):
         raise ModelError(f"entropy and rank are those of words; leave them out with unit={unit!r}")
     is_text = not isinstance(words, pd.DataFrame)
@@ -160,8 +158,8 @@ def surprisal(
     if unit == "token":
         opened = model if isinstance(model, LanguageModel) else load_named(model, device)
         options["correction"] = None
-        return _by_token(frame, texts, opened, options, batch_tokens)
-    results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
+        return _by_token(frame, texts, opened, options)
+    results, description = _scored(texts, model, options, device, cache, progress)
     asked = {"surprisal_bits": True, "entropy_bits": entropy, "rank": rank}
     value_columns = [name for name, wanted in asked.items() if wanted]
     scored = _by_word(frame, texts, results, [*value_columns, "n_tokens", "reason"])
@@ -254,11 +252,7 @@ def _by_word(
 
 
 def _by_token(
-    frame: pd.DataFrame,
-    texts: list[Document],
-    model: LanguageModel,
-    asked: dict[str, Any],
-    batch_tokens: int | None,
+    frame: pd.DataFrame, texts: list[Document], model: LanguageModel, asked: dict[str, Any]
 ) -> pd.DataFrame:
     """Return a row per token of each text: its own surprisal, and the word it belongs to."""
     from psychlm.lm.forward import LOG_P, plan_requests, resolve_options, rows_of, run
@@ -268,7 +262,7 @@ def _by_token(
     first_rows = rows_of(tokens)
     nats = np.full(first_rows[-1], np.nan)
     requests = plan_requests(tokens, first_rows, model, options)
-    for batch, values in run(model, requests, options, batch_tokens):
+    for batch, values in run(model, requests, options):
         if values is not None:
             nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
     parts = []
@@ -315,7 +309,6 @@ def _scored(
     model: LanguageModel | str | Path,
     asked: dict[str, Any],
     device: Device,
-    batch_tokens: int | None,
     cache: bool,
     progress: bool,
 ) -> tuple[list[WordScores], dict[str, Any]]:
@@ -355,7 +348,7 @@ def _scored(
         missing = {name: i for i, name in enumerate(keys) if name not in results}
         names = list(missing)
         to_score = [texts[i] for i in missing.values()]
-        for finished in score(to_score, model, options, batch_tokens, progress):
+        for finished in score(to_score, model, options, progress):
             fresh = {names[i]: scores for i, scores in finished}
             results |= fresh
             store.put(
@@ -385,7 +378,6 @@ def score(
     texts: list[Document],
     model: LanguageModel,
     options: ScoringOptions,
-    batch_tokens: int | None = None,
     progress: bool = False,
 ) -> Iterator[list[tuple[int, WordScores]]]:
     """Score documents in batches.
@@ -423,7 +415,7 @@ def score(
     yield [word_scores(int(number)) for number in np.flatnonzero(waiting == 0)]
     n_tokens = sum(map(len, requests))
     with progress_bar(progress, f"tokens through {model.name}", n_tokens) as advance:
-        for batch, values in run(model, requests, options, batch_tokens):
+        for batch, values in run(model, requests, options):
             finished = []
             for one in batch:
                 waiting[owners[id(one)]] -= 1

@@ -149,7 +149,6 @@ def choice_logprobs(
     prompt: str | Prompt = "auto",
     bos: str | None = "auto",
     device: Device = "auto",
-    batch_tokens: int | None = None,
     cache: bool = True,
     progress: bool = False,
 ) -> pd.DataFrame:
@@ -173,7 +172,7 @@ def choice_logprobs(
         tokenizer itself puts before a text, if any (as lm-evaluation-harness does), for other kinds
         as in :func:`psychlm.lm.surprisal`, and the only one of an encoder-decoder. None: no token,
         except before an empty prompt, where nothing else would predict the first token.
-    batch_tokens, cache, progress
+    cache, progress
         As in :func:`psychlm.lm.surprisal`.
 
     Returns
@@ -203,9 +202,8 @@ def choice_logprobs(
 
     items = check_items(items)
     check_option("normalise", normalise, get_args(Normalise))
-    check_limit("batch_tokens", batch_tokens, 1)
     model = load_named(model, device) if isinstance(model, (str, Path)) else model
-    how = {"bos": bos, "batch_tokens": batch_tokens, "cache": cache, "progress": progress}
+    how = {"bos": bos, "cache": cache, "progress": progress}
     scores = score_items(items, model, normalise, prompt, **how)
     # Report items whose scores rest on less than their whole text.
     end = "end" if model.kind in HEADS else "beginning"

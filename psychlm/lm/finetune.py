@@ -3,7 +3,6 @@ or multiple choice.
 
 The result is an ordinary Hugging Face checkpoint that :func:`psychlm.lm.evaluate` opens. An
 interrupted run resumes from the last epoch's checkpoint, and a finished one is not trained again.
-Items that do not fit in memory together are read in smaller groups, whose gradients are added up.
 """
 
 from __future__ import annotations
@@ -180,8 +179,7 @@ def fine_tune(
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size
         Of AdamW, whose rate rises over a tenth of the steps and then falls linearly, and items of a
-        step; where memory does not hold these together, gradients of fewer are added up (dropout is
-        then drawn otherwise). Laverghetta et al. (2021) use 1e-5 for 500,000 pairs.
+        step. Laverghetta et al. (2021) use 1e-5 for 500,000 pairs.
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021), at most what the encoder takes; the
         longer of a pair is cut first.
@@ -193,7 +191,7 @@ def fine_tune(
     FrameError, ModelError
         If items break their contract, have one label only, or others than the development items; if
         the encoder cannot be opened, ``out`` holds another run, an option is wrong, memory does not
-        hold one item, or ``torchrun`` started several processes.
+        hold ``batch_size`` items, or ``torchrun`` started several processes.
 
     Examples
     --------
@@ -273,41 +271,31 @@ def _train(
     options: dict[str, Any],
     where: torch.device,
 ) -> tuple[Any, Any, list[dict[str, float]], int]:
-    """Return a network that has learned, its tokenizer, the log, and the number of texts cut.
-
-    Where memory does not hold the items of a step, fewer are read at once, and training begins
-    anew.
-    """
-    from accelerate.utils.memory import clear_device_cache
-
-    at_once = options["batch_size"]
+    """Return a network that has learned, its tokenizer, the log, and the number of texts cut."""
     # accelerate reads from the environment where batches go; it and the Trainer set more there
     environment = patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=str(where))
-    with environment, quiet_transformers(warnings=False):  # of a head that is new on purpose
-        while True:
-            # the seed of the head's weights, and of all weights where none are given
-            with seeded(options["seed"], where):
-                with plain_errors(checkpoint.name):
-                    network, tokenizer = open_for_training(checkpoint, labels, options["regime"])
-                longest = min(options["max_tokens"], context_tokens(network, tokenizer))
-                how = tokenizer, options["task"], labels, longest
-                features, n_cut = encode(items, *how)
-                held = None if development is None else encode(development, *how)[0]
-                log: list[dict[str, float]] | None = []
-                if options["epochs"] or held is not None:
-                    sizes = None if development is None else development["choices"].map(len)
-                    data_of_run = features, held, sizes, out, options, where
-                    log = run_trainer(network, tokenizer, *data_of_run, at_once)
-            if log is not None:
-                return network, tokenizer, log, n_cut
-            if at_once == 1:
-                said = f"{checkpoint.name} is too large to be trained here: memory does not hold "
-                said += "one item of the longest texts; give a smaller max_tokens, a smaller "
-                raise ModelError(f"{said}encoder, or a device with more memory")
-            del network
-            clear_device_cache(garbage_collection=True)
-            divisors = range(1, at_once // 2 + 1)
-            at_once = max(n for n in divisors if options["batch_size"] % n == 0)
+    # the seed of the head's weights, and of all weights where none are given; transformers would
+    # warn of a head that is new on purpose
+    with environment, quiet_transformers(warnings=False), seeded(options["seed"], where):
+        with plain_errors(checkpoint.name):
+            network, tokenizer = open_for_training(checkpoint, labels, options["regime"])
+        longest = min(options["max_tokens"], context_tokens(network, tokenizer))
+        how = tokenizer, options["task"], labels, longest
+        features, n_cut = encode(items, *how)
+        held = None if development is None else encode(development, *how)[0]
+        log: list[dict[str, float]] = []
+        if options["epochs"] or held is not None:
+            sizes = None if development is None else development["choices"].map(len)
+            try:
+                log = run_trainer(network, tokenizer, features, held, sizes, out, options, where)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                said = f"memory does not hold {options['batch_size']} of the longest texts in "
+                said += f"{checkpoint.name}; give a smaller batch_size (with a smaller "
+                said += "learning_rate), a smaller max_tokens, or a device with more memory"
+                raise ModelError(said) from error
+    return network, tokenizer, log, n_cut
 
 
 def open_for_training(
@@ -341,12 +329,11 @@ def run_trainer(
     out: Path,
     options: dict[str, Any],
     device: torch.device,
-    at_once: int,
-) -> list[dict[str, float]] | None:
+) -> list[dict[str, float]]:
     """Train a network in place, from the last checkpoint if there is one; return the log.
 
-    None if ``at_once`` items do not fit in memory. With 0 epochs it is scored on the held-out items
-    only, whose numbers of choices are ``n_choices``.
+    With 0 epochs it is scored on the held-out items only, whose numbers of choices are
+    ``n_choices``.
     """
     from sklearn.metrics import matthews_corrcoef
     from transformers import (
@@ -372,20 +359,14 @@ def run_trainer(
         mcc = np.nan if several else matthews_corrcoef(target, chosen)
         return {"accuracy": float((chosen == target).mean()), "mcc": float(mcc)}
 
-    def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
-        # the mean over a step's items, however many of them are read at once
-        n_items = len(labels) if num_items_in_batch is None else num_items_in_batch
-        return torch.nn.functional.cross_entropy(outputs.logits, labels, reduction="sum") / n_items
-
     # AdamW with a warm-up; a checkpoint and, with held-out items, a score after every epoch.
     steps = -(-len(features) // options["batch_size"]) * options["epochs"]
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints"),
         num_train_epochs=options["epochs"],
         learning_rate=options["learning_rate"],
-        per_device_train_batch_size=at_once,
-        per_device_eval_batch_size=at_once,
-        gradient_accumulation_steps=options["batch_size"] // at_once,
+        per_device_train_batch_size=options["batch_size"],
+        per_device_eval_batch_size=options["batch_size"],
         warmup_steps=round(WARMUP * steps),
         weight_decay=WEIGHT_DECAY,
         seed=options["seed"],
@@ -414,19 +395,13 @@ def run_trainer(
         train_dataset=features,
         eval_dataset=held,
         data_collator=collate(tokenizer),
-        compute_loss_func=mean_loss,
         compute_metrics=metrics,
         callbacks=stop,
     )
     trainer.remove_callback(PrinterCallback)
     folder = out / "checkpoints"
     last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
-    try:
-        if options["epochs"] == 0:
-            return [{"epoch": 0.0, **trainer.evaluate()}]
-        trainer.train(resume_from_checkpoint=last)
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        return None
+    if options["epochs"] == 0:
+        return [{"epoch": 0.0, **trainer.evaluate()}]
+    trainer.train(resume_from_checkpoint=last)
     return [row for row in trainer.state.log_history if "loss" in row or "eval_loss" in row]

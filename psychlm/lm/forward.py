@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -37,7 +38,6 @@ from psychlm.lm.tokens import Tokens, begins_with_space
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}  # most tokens in a batch, padding counted
 # a batch of so many tokens closes before a shorter request, which it would only pad
 ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}
-WORTH_A_TREE = 300  # tokens of texts that begin alike; of fewer the trial costs more than it saves
 MOST_LOGITS = 2**26  # numbers in a table of logits (256 MB); on a GPU, as many as memory allows
 
 N_VALUES = 5
@@ -47,6 +47,8 @@ LOG_P, LOG_END, LOG_INSIDE, ENTROPY, RANK = range(N_VALUES)
 Correction = Literal["pimentel-meister"] | None
 Sequences = TypeVar("Sequences", bound=Sized)
 Values = TypeVar("Values")
+# by network: its structure, and what largest_family found
+tried: WeakKeyDictionary[Any, tuple[list[str], int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,6 @@ def plan_requests(
         short = [number for number in waiting if len(tokens[number].ids) < options.context_tokens]
         ids = [tokens[number].ids for number in short]
         groups = [group for group in families(ids) if len(group) > 1]
-        if sum(len(ids[i]) for group in groups for i in group) < WORTH_A_TREE:
-            groups = []
         if groups and (largest := largest_family(model)) < LARGEST_FAMILY:
             groups = [group for group in families(ids, largest) if len(group) > 1]
         for group in groups:
@@ -199,13 +199,12 @@ def run(
     model: LanguageModel,
     requests: Sequence[ScoringRequest],
     options: ScoringOptions,
-    batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[ScoringRequest], np.ndarray | None]]:
     """Yield batches with the values of their rows, (n_rows, 5); None where memory is too small."""
     if not requests:
         return
     sets = boundary_sets(model) if options.correction else None
-    most = batch_tokens or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
+    most = BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
     # a table of float32 and its copies take at most half of what memory a GPU has left
     most_logits = free_bytes(model.device, 32 * MOST_LOGITS) // 32
     most = min(most, max(1, most_logits // model.n_vocabulary))
@@ -398,7 +397,16 @@ def output_logits(
 def largest_family(model: LanguageModel) -> int:
     """Return how many tokens a tree of texts may have: 0 where a small one shows that a causal
     model does not follow mask and positions, else no more than its window, which counts the tokens
-    of the input. That is tried in each call, since a network in memory may be edited."""
+    of the input. That is tried once for a network, and again when it was edited in memory."""
+    network = model.network
+    # what an edit may change: configuration, classes, replaced methods and hooks
+    structure = [str(vars(network.config.get_text_config()))]
+    for module in network.modules():
+        replaced = id(vars(module).get("forward"))
+        hooks = [*module._forward_pre_hooks, *module._forward_hooks]
+        structure.append(f"{type(module)} {replaced} {hooks}")
+    if network in tried and tried[network][0] == structure:
+        return tried[network][1]
     # a few ordinary tokens
     ids = np.random.default_rng(0).integers(model.n_vocabulary // 4, model.n_vocabulary, size=6)
     path = [0, 3, 4, 5]
@@ -407,11 +415,12 @@ def largest_family(model: LanguageModel) -> int:
     def logits(tokens: np.ndarray, **tree: np.ndarray) -> torch.Tensor:
         request = ScoringRequest(tokens, none, none, none, **tree)  # type: ignore[arg-type]
         inputs = network_inputs(model, [request])
-        with torch.inference_mode(), evaluating(model.network):
+        with torch.inference_mode(), evaluating(network):
             return output_logits(model, inputs, np.arange(len(tokens)))
 
     alone = logits(ids[path])
     in_a_row = logits(ids)[path]
+    largest = 0
     # a model that takes no such mask or positions raises
     with suppress(RuntimeError, TypeError, ValueError, AttributeError, IndexError):
         # a tree of the texts 0 1 2 and 0 3 4 5
@@ -419,11 +428,12 @@ def largest_family(model: LanguageModel) -> int:
         parent = np.array([-1, 0, 1, 0, 3, 4])
         together = logits(ids, depth=depth, parent=parent)[path]
         if (together - alone).abs().max() <= 0.02 * (in_a_row - alone).abs().max():
-            config = model.network.config.get_text_config()
+            config = network.config.get_text_config()
             names = ("sliding_window", "window_size", "attention_chunk_size")
             windows = [getattr(config, name, None) for name in names]
-            return min([LARGEST_FAMILY, *(size for size in windows if isinstance(size, int))])
-    return 0
+            largest = min([LARGEST_FAMILY, *(size for size in windows if isinstance(size, int))])
+    tried[network] = structure, largest
+    return largest
 
 
 # Log-probabilities

@@ -8,10 +8,4 @@ confusion       perturb the prompt or the choices of any items
 scores          accuracy by question, cluster, hops and kind of distractor
 """
 
-__all__ = [
-    "confusion",
-    "distractors",
-    "scores",
-    "wordnet",
-    "wordnet_qa",
-]
+__all__ = ["confusion", "distractors", "scores", "wordnet", "wordnet_qa"]

@@ -1,9 +1,8 @@
-"""Processes that are killed in the middle of their work, as by `kill -9`, or short of memory."""
+"""Processes that are killed in the middle of their work, as by `kill -9`."""
 
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 
 def kill_this_process() -> None:
@@ -23,18 +22,3 @@ def run_until_killed(work: Callable[[], object]) -> None:
             os._exit(1)
     status = os.waitpid(process, 0)[1]
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-
-
-def short_of_memory(run_trainer: Callable[..., Any], n_items: int) -> Callable[..., Any]:
-    """Return the function that trains a network with memory for so many items at once."""
-    import torch
-
-    def refuse(_module: object, _given: object, inputs: dict[str, Any]) -> None:
-        if len(inputs["input_ids"]) > n_items:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
-
-    def run(network: torch.nn.Module, *arguments: Any) -> Any:
-        network.register_forward_pre_hook(refuse, with_kwargs=True)
-        return run_trainer(network, *arguments)
-
-    return run

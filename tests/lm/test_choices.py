@@ -118,7 +118,7 @@ def test_a_classifier_gives_each_label_the_probability_it_gives_one_item_alone(
 ):
     """Whatever the order and the spelling of its labels."""
     network = tiny.bert(BertForSequenceClassification, wordpiece, labels)
-    found = choice_logprobs(nli_items, wrap(network, wordpiece), batch_tokens=40)
+    found = choice_logprobs(nli_items, wrap(network, wordpiece))
     expected = classifier_alone(network, wordpiece, nli_items)[:, outputs]
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert found.index.tolist() == ["a", "b", "c", "d"]
@@ -316,7 +316,6 @@ def test_malformed_scores_and_answers_are_refused_with_the_reason(rows, index, a
         ),
         ({}, {"prompt": "zero-shot"}, FrameError, "no prompt 'zero-shot'; there are .*question"),
         ({}, {"bos": "<s>"}, ModelError, "is no token of"),
-        ({}, {"batch_tokens": 0}, ModelError, "from 1 on"),
     ],
 )
 def test_items_and_options_that_cannot_be_used_are_named(

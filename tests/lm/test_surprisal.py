@@ -154,7 +154,7 @@ def test_entropy_and_rank_are_those_of_the_next_token(family, temperature, model
 
 
 @pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "bert", "xlm"])
-def test_values_do_not_depend_on_the_batch(family, models, rng):
+def test_values_do_not_depend_on_the_batch(family, models, rng, monkeypatch):
     """Texts that begin alike share what they begin with, where the network allows it.
 
     Products of matrices of other shapes sum in another order: 2e-5 bits for networks that do not
@@ -168,7 +168,8 @@ def test_values_do_not_depend_on_the_batch(family, models, rng):
     assert np.isfinite(together).all()
     alone = pd.concat([lm.surprisal([text], model) for text in texts])["surprisal_bits"]
     np.testing.assert_allclose(together, alone, atol=5e-5)
-    one_by_one = lm.surprisal(texts, model, batch_tokens=1)["surprisal_bits"]
+    monkeypatch.setitem(forward.BATCH_TOKENS, "cpu", 1)
+    one_by_one = lm.surprisal(texts, model)["surprisal_bits"]
     np.testing.assert_allclose(together, one_by_one, atol=5e-5)
 
 
@@ -343,7 +344,6 @@ def test_out_of_memory_halves_the_batch_and_a_text_that_does_not_fit_loses_no_ot
         (SEA, {"stride": 63}, lm.ModelError, "choose 1 to 62"),
         (SEA, {"stride": 1.5}, lm.ModelError, "whole number from 1 on"),
         (SEA, {"context": 65}, lm.ModelError, "from 3 to 64"),
-        (SEA, {"batch_tokens": 0}, lm.ModelError, "from 1 on"),
         (SEA, {"temperature": 0}, lm.ModelError, "must be above 0"),
         (SEA, {"unit": "line"}, lm.ModelError, "unit 'line' is unknown"),
         (SEA, {"unit": "token", "entropy": True}, lm.ModelError, "unit='token'"),
@@ -374,9 +374,10 @@ def test_an_interrupted_run_resumes(gpt2, monkeypatch):
 
     monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
     monkeypatch.setattr(forward, "_values", interrupted)
+    monkeypatch.setitem(forward.BATCH_TOKENS, "cpu", 1)
     with pytest.raises(KeyboardInterrupt):
-        lm.surprisal(texts, gpt2, batch_tokens=1)
-    resumed = lm.surprisal(texts, gpt2, batch_tokens=1)["surprisal_bits"]
+        lm.surprisal(texts, gpt2)
+    resumed = lm.surprisal(texts, gpt2)["surprisal_bits"]
     assert sizes == [1] * 7  # three before, the one that was lost, and three after
     whole = lm.surprisal(texts, gpt2, cache=False)["surprisal_bits"]
     np.testing.assert_allclose(resumed, whole, atol=1e-5)
