@@ -2,7 +2,7 @@
 
 Sub-packages, from the lowest layer to the highest. A module imports from its own layer or from
 lower ones (``tests/test_layers.py`` checks this). All are used by the papers' own code in
-``notebooks/analyses/``, which none of them uses.
+``notebooks/analyses/``, which none of them uses. Names stand here without a leading underscore.
 
     0  frames data device cluster stats report plots shaded_text   frames, datasets, figures
     0  recipes roles                              original datasets; options of readers

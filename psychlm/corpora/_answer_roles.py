@@ -1,4 +1,7 @@
-"""Which columns of a table of answers are items, and what their answers are: numbers and grades."""
+"""Which columns of a table of answers are items, and what their answers are: numbers and grades.
+
+Which column names persons is decided in ``answers._of_wide`` and ``answers._of_long``.
+"""
 
 from __future__ import annotations
 

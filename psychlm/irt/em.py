@@ -1,5 +1,6 @@
 r"""Marginal maximum likelihood by the EM algorithm of Bock and Aitkin (1981).
 
+**E-step.** ``Expectation.expect`` integrates over ability (:mod:`psychlm.irt.likelihood`).
 **M-step.** Every item's :math:`\sum_k r_k \log P_k + (n_k - r_k) \log Q_k + \log \text{prior}` is
 maximised, with r and n the expected numbers of correct responses and of responses at node k.
 **Rescaling.** Each step also moves ability's mean and spread to those of the posteriors, and
