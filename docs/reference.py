@@ -83,7 +83,8 @@ def summary(name: str) -> str:
             break
     for node in _tree(module).body:
         # overloads have no docstring
-        if isinstance(node, ast.FunctionDef) and node.name == function and ast.get_docstring(node):
+        is_it = isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function
+        if is_it and ast.get_docstring(node):
             return str(ast.get_docstring(node)).partition("\n\n")[0].replace("\n", " ")
     raise LookupError(f"TASKS names psychlm.{name}, and {module} has no such function")
 

@@ -77,8 +77,8 @@ def parsed(told: dict[str, Any]) -> dict[str, Any]:
 def in_shell(text: str) -> str:
     """Return a message with the shell's names of options.
 
-    >>> in_shell("give a key (key=), or repeat=rows")
-    'give a key (--key), or --repeat rows'
+    >>> in_shell("give a key (key=), or repeat=rows, or missing=-99")
+    'give a key (--key), or --repeat rows, or --missing -99'
     >>> in_shell("filter='condition=a'; 3 are partly right (level=scores takes them)")
     "--filter 'condition=a'; 3 are partly right"
     """
@@ -91,7 +91,7 @@ def in_shell(text: str) -> str:
 
     def option(match: re.Match) -> str:
         flag = f"--{match[1].replace('_', '-')}"
-        return f"{flag} {match[2]}" if re.match(r"[\w'\"]", match[2]) else flag + match[2]
+        return f"{flag} {match[2]}" if re.match(r"[\w'\"-]", match[2]) else flag + match[2]
 
     # what stands in quotation marks is a value, such as the column of a filter
     return re.sub(rf"(?<!['\";])\b({names})=(.?)", option, text)

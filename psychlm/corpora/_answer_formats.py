@@ -333,7 +333,10 @@ def _without_labels(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     if len(cells) < 2 or not first.all(axis=None):
         return cells
     below = cells.iloc[1:].reset_index(drop=True)
-    if sum(is_numeric(numbers_of(below.iloc[:, place])) for place in range(below.shape[1])) < 3:
+    places = range(below.shape[1])
+    numeric = [place for place in places if is_numeric(numbers_of(below.iloc[:, place]))]
+    # a number such as 1.00 above numbers is an answer
+    if len(numeric) < 3 or any(is_numeric(numbers_of(cells.iloc[:1, place])) for place in numeric):
         return cells
     notes.append("the row below the header holds labels")
     return below

@@ -191,8 +191,11 @@ def span(values: pd.Series) -> str:
     return f"{values.min():g} to {values.max():g}"
 
 
-def warn_of_codes(responses: pd.DataFrame, notes: list[str]) -> None:
-    """Warn of whole numbers that lie apart from the others, as codes of missing answers do."""
+def warn_of_codes(responses: pd.DataFrame, told: bool, notes: list[str]) -> None:
+    """Warn of whole numbers that lie apart from the others, as codes of missing answers do.
+
+    Below 0 such numbers are codes for certain: refused unless what is missing was ``told``.
+    """
     values = np.sort(pd.unique(responses.to_numpy().ravel()))
     values = values[np.isfinite(values)]
     if len(values) < 3 or (values % 1).any():
@@ -202,6 +205,11 @@ def warn_of_codes(responses: pd.DataFrame, notes: list[str]) -> None:
     counts = responses.stack().value_counts()
     scale = max(runs, key=lambda run: counts.reindex(run).sum())
     apart = ",".join(f"{value:g}" for run in runs if run is not scale for value in run)
+    if apart and not told and scale[0] >= 0 > values[0]:
+        raise FrameError(
+            f"answers {apart} lie apart from the scale, {scale[0]:g} to {scale[-1]:g}, as codes of "
+            f"missing answers do; those that stand for missing answers: missing={apart}"
+        )
     if apart:
         notes.append(
             f"values {apart} lie apart: if they stand for missing answers, missing={apart}"

@@ -22,14 +22,15 @@ from psychlm.frames import FrameError, format_names, label_of
 # the usual names of columns by role, the likeliest first, without blanks, marks and case
 USUAL = {
     "person": "person personid participant participantid participantnr participantprivateid "
-    "student studentid respondent respondentid subject subjectid subjectnr subj ppt vp vpn vpnr "
+    "student studentid pupil pupilid learner learnerid candidate candidateid examinee examineeid pid "
+    "respondent respondentid subject subjectid subjectnr subj ppt vp vpn vpnr "
     "vpcode vpnummer versuchsperson versuchspersonnr proband probandin probandid teilnehmer "
     "teilnehmerin teilnehmerid schüler schülerin matrikelnr élève alumno "
     "reader readerid sujet sujeto participante proefpersoon ppn user "
     "worker workerid player playername prolificid prolificpid responseid recordid userid uuid "
     "runid studyid recordingsessionlabel id",
     "item": "item variable question itemid questionid sampleid docid instanceid taskid itemnr "
-    "itemno itemnumber questionkey",
+    "itemno itemnumber itemname questionkey questionnr questionno questionnumber problem problemid",
     "answer": "correct score rating iscorrect acc accuracy grade value resp "
     "evaluationiscorrect evaluationscore *.corr *.acc response answer",
     "repeat": "repeat epoch attempt trial wave rater seed run replicate",

@@ -523,7 +523,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         left_out |= {name: span(responses[name]) + NOT_BINARY for name in points}
         responses = responses.drop(columns=points)
     if level != "scores":
-        _answer_roles.warn_of_codes(responses, notes)
+        _answer_roles.warn_of_codes(responses, bool(told["missing"]), notes)
         _answer_roles.warn_of_names(responses, told["reverse"], notes)
     if told["reverse"]:
         _answer_roles.turn(responses, told["reverse"], notes)

@@ -235,6 +235,18 @@ VARIATIONS = {
         [[4, 2], [1, 5]],
         "the row below the header holds labels",
     ),
+    "a first row of long numbers is no row of labels": (
+        "code,q1,q2,q3\nab01,1.00,0.00,1.00\nab02,0.00,0.00,1.00\nab03,1.00,1.00,0.00\n",
+        {},
+        [[1, 0, 1], [0, 0, 1], [1, 1, 0]],
+        "wide table: 3 persons ('code'), 3 items (0/1)",
+    ),
+    "a long table of examinees, problems and scores": (
+        "examinee_id,problem,score\na,p,1\na,q,0\nb,p,0\nb,q,1\n",
+        {},
+        [[1, 0], [0, 1]],
+        "long table of 'score'",
+    ),
     "jsPsych or E-Prime: instructions, practice, a column of what is right": (
         "subject,trial_type,block,item,response,corrAns\na,text,,,,\na,key,practice,p,f,f\n"
         "a,key,test,i,f,j\na,key,test,k,j,J\nb,key,block practice,p,f,f\nb,key,test,i,j,j\n"
@@ -677,12 +689,17 @@ def test_sums_are_no_persons_and_codes_of_missing_answers_stay_in_groups(
 def test_numbers_apart_from_the_scale_are_said_and_missing_makes_them_missing(tmp_path):
     rng = np.random.default_rng(2)
     rated = pd.DataFrame(rng.integers(1, 6, (30, 4)), columns=list("abcd"))
-    rated.iloc[[2, 5], 1] = -99
+    rated.iloc[[2, 5], 1] = 99
     rated.to_csv(tmp_path / "a.csv", index_label="id")
-    with pytest.warns(UserWarning, match="answers -99 lie apart"):
-        assert "missing=-99" in corpora.read_answers(tmp_path / "a.csv").recognised
-    missing = corpora.read_answers(tmp_path / "a.csv", missing=[-99]).responses
-    assert missing.isna().sum().sum() == 2 and missing.min(axis=None) == 1
+    with pytest.warns(UserWarning, match="answers 99 lie apart"):
+        assert "missing=99" in corpora.read_answers(tmp_path / "a.csv").recognised
+    # below 0 nothing but a code is apart
+    rated.replace(99, -99).to_csv(tmp_path / "b.csv", index_label="id")
+    with pytest.raises(FrameError, match="answers -99 .* the scale, 1 to 5, .* missing=-99$"):
+        corpora.read_answers(tmp_path / "b.csv")
+    for name, code in (("a", 99), ("b", -99)):
+        missing = corpora.read_answers(tmp_path / f"{name}.csv", missing=[code]).responses
+        assert missing.isna().sum().sum() == 2 and missing.min(axis=None) == 1
 
 
 def test_a_table_of_patterns_and_their_counts_is_not_one_of_persons(tmp_path):
