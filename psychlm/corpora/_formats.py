@@ -22,8 +22,8 @@ from psychlm.frames import FrameError, format_names, label_of
 # the usual names of columns by role, the likeliest first, without blanks, marks and case
 USUAL = {
     "person": "person personid participant participantid participantnr participantprivateid "
-    "student studentid pupil pupilid learner learnerid candidate candidateid examinee examineeid pid "
-    "respondent respondentid subject subjectid subjectnr subj ppt vp vpn vpnr "
+    "student studentid pupil pupilid learner learnerid candidate candidateid examinee examineeid "
+    "pid respondent respondentid subject subjectid subjectnr subj ppt vp vpn vpnr "
     "vpcode vpnummer versuchsperson versuchspersonnr proband probandin probandid teilnehmer "
     "teilnehmerin teilnehmerid schüler schülerin matrikelnr élève alumno "
     "reader readerid sujet sujeto participante proefpersoon ppn user "
