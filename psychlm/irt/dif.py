@@ -104,7 +104,7 @@ def compared_persons(
 def rest_ability(
     fit: IRTFit, responses: pd.DataFrame, member: np.ndarray, counted: pd.Index
 ) -> np.ndarray:
-    r"""Return every person's expected ability by the counted items but each, in logits.
+    r"""Return every person's expected ability by the counted items of a fit but each, in logits.
 
     .. math:: E(\theta \mid x_{-i}) = \frac{\sum_q \theta_q w_q / P_i(x_i \mid \theta_q)}
               {\sum_q w_q / P_i(x_i \mid \theta_q)}
@@ -115,6 +115,7 @@ def rest_ability(
     abilities would be drawn to a mean that is not their group's, and items would seem to differ
     between groups that differ in ability. Shape (n_persons, n_items).
     """
+    counted = counted.intersection(fit.items.index, sort=False)
     answers = responses[counted]
     telling = fit.of_items(counted)
     posterior = telling.posterior(answers)
@@ -237,8 +238,7 @@ def mantel_haenszel(
         if model is None:
             matched = x[:, in_matching].sum(axis=1, keepdims=True) + ~in_matching * x
         else:
-            counted = checked.columns[in_matching].intersection(model.items.index, sort=False)
-            matched = rest_ability(model, checked, member, counted)
+            matched = rest_ability(model, checked, member, checked.columns[in_matching])
         strata = matched.astype(int)
         if n_classes is not None:  # between quantiles among those who answered the item
             levels = np.arange(1, n_classes) / n_classes
@@ -416,8 +416,7 @@ def dif_logistic(
     if model is None:
         matched = np.repeat(x.sum(axis=1, keepdims=True), x.shape[1], axis=1)
     else:
-        counted = checked.columns.intersection(model.items.index, sort=False)
-        matched = rest_ability(model, checked, member, counted)
+        matched = rest_ability(model, checked, member, checked.columns)
     rows = []
     for i in range(x.shape[1]):
         answered = ~np.isnan(x[:, i])
@@ -471,8 +470,8 @@ def dif_likelihood_ratio(
     r"""Test whether an item's parameters differ between two groups, whose abilities may differ.
 
     Twice the gain in log-likelihood from an item's own parameters in each group is chi-square
-    distributed with 2 degrees of freedom for the 2PL (slope and difficulty), 1 for the 1PL, and so
-    on for any model of :func:`psychlm.irt.fit` but the Rasch model (which is the 1PL).
+    distributed: with 2 degrees of freedom for the 2PL (slope and difficulty), 1 for the 1PL. Any
+    model of :func:`psychlm.irt.fit` will do but the Rasch model (which is the 1PL).
 
     Parameters
     ----------
@@ -538,9 +537,9 @@ def dif_likelihood_ratio(
 
     def refitted(start: IRTFit) -> dict:
         """Return the model of every tested item, which frees it, or with anchors constrains it."""
-        changed = free.drop if anchors is not None else lambda item: free.union([item])
+        changed = free.symmetric_difference
         return {
-            item: fit_model(checked, model, free=changed(item), start=start, **settings)
+            item: fit_model(checked, model, free=changed([item]), start=start, **settings)
             for item in tested
         }
 

@@ -131,7 +131,7 @@ def _most_likely(tables: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray
         high[moving] = np.where(slope > 0, high[moving], previous)
         with np.errstate(divide="ignore", invalid="ignore"):
             step = previous + slope / (n[moving] * (by_angle**2 / p).sum((1, 2)))
-        inside = (step > low[moving]) & (step < high[moving])
+        inside = (step >= low[moving]) & (step <= high[moving])
         angle[moving] = np.where(inside, step, (low[moving] + high[moving]) / 2)
         moving = moving[np.abs(angle[moving] - previous) >= ANGLE_TOLERANCE]
         if not len(moving):

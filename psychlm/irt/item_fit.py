@@ -7,6 +7,7 @@ responses, persons x items; ``device`` "auto" takes a GPU for over ten million r
 from __future__ import annotations
 
 import warnings
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 LARGEST_MEAN_SQUARE_SD = 1.4142  # limit of the cube-root transformation, as in mirt
 LEAST_EXPECTED = 1.0  # persons of a cell of S-X2
-LEAST_VARIANCE = 5.0  # of the answers in a class of ability
+MOST_CLASSES = 10  # of ability
+LEAST_VARIANCE = 5.0  # of the answers in a class
 NOTHING_LEFT = 1e-8  # share of a variance that estimation explains but for rounding
 SMALLEST = 1e-300  # of a variance, which else is 0 where a step is far away
 
@@ -141,12 +143,6 @@ def joint_with_score(probability: np.ndarray, weights: np.ndarray) -> np.ndarray
     n_items, n_categories, n_nodes = probability.shape
     result = np.zeros((n_items, n_items * (n_categories - 1) + 1, n_categories))
 
-    def add(scores: np.ndarray, joining: np.ndarray) -> np.ndarray:
-        """f'(s) = sum_k f(s - k) P_k for each item that joins."""
-        for p in joining:
-            scores = _with_item(scores, p)
-        return scores
-
     def leave_one_out(outside: np.ndarray, first: int, last: int) -> None:
         """Halve items first..last-1; ``outside`` already counts all items beyond them."""
         if last - first == 1:
@@ -154,8 +150,8 @@ def joint_with_score(probability: np.ndarray, weights: np.ndarray) -> np.ndarray
                 result[first, k : k + len(outside), k] = outside @ (weights * probability[first, k])
             return
         middle = (first + last) // 2
-        leave_one_out(add(outside, probability[middle:last]), first, middle)
-        leave_one_out(add(outside, probability[first:middle]), middle, last)
+        leave_one_out(reduce(_with_item, probability[middle:last], outside), first, middle)
+        leave_one_out(reduce(_with_item, probability[first:middle], outside), middle, last)
 
     leave_one_out(np.ones((1, n_nodes)), 0, n_items)
     return result
@@ -223,9 +219,7 @@ def collapse_categories(observed: np.ndarray, expected: np.ndarray) -> list[np.n
     return kept
 
 
-def ability_x2(
-    fit: IRTFit | ModelTables, responses: pd.DataFrame, *, most_classes: int = 10
-) -> pd.DataFrame:
+def ability_x2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
     r"""Test each item's fit by its answers among persons of similar ability.
 
     .. math:: X^2_i = \sum_g \Big(\sum_{p \in g} x_{pi} - E_{pi}\Big)^2 \Big/ \sum_{p \in g} V_{pi},
@@ -234,8 +228,8 @@ def ability_x2(
     with E and V the mean and variance of the category's number that the model expects after the
     person's answers to all other items, so that residuals of different persons are independent with
     mean 0. The classes g are persons in the order of the ability that their other answers tell,
-    with equal sums of V, at least 5: as many as there can be up to ``most_classes``. Unlike S-X2
-    it needs no two persons who were asked the same items, and no more than products of matrices.
+    with equal sums of V, at least 5: ten, or as many as there can be. Unlike S-X2 it needs no two
+    persons who were asked the same items, and no more than products of matrices.
 
     Returns
     -------
@@ -276,7 +270,7 @@ def ability_x2(
         ability, mean, square = moments
         order = np.argsort(ability, kind="stable")
         variance = (square - mean**2)[order]
-        n_classes = min(most_classes, int(variance.sum() / LEAST_VARIANCE))
+        n_classes = min(MOST_CLASSES, int(variance.sum() / LEAST_VARIANCE))
         df[item] = max(n_classes - n_free[item], 0)
         if df[item]:
             before = np.cumsum(variance) - variance / 2
@@ -400,14 +394,14 @@ def q3_cut(
     *,
     rng: np.random.Generator,
     n_draws: int = 99,
-    level: float = 0.95,
 ) -> float:
-    """Return how far above the mean of all pairs the largest Q3 lies by chance, at a level.
+    """Return how far above the mean of all pairs the largest Q3 lies in 95 % of clean tests.
 
     Responses of as many persons, with the same cells missing, are drawn from the model ``n_draws``
     times; the cut is the quantile of the largest :func:`q3` less the mean of all. A fixed cut of .2
     is too low for few persons and too high for many (Christensen, Makransky & Horton 2017, Applied
-    Psychological Measurement 41, 178-194).
+    Psychological Measurement 41, 178-194). Give a fit with free slopes: slopes that differ look
+    like dependence to the Rasch model.
 
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()
@@ -432,7 +426,7 @@ def q3_cut(
             raise FrameError(f"Q3 is undefined: {why}")
         largest[draw] = np.nanmax(values) - np.nanmean(values)
     # The quantile by rank: of 99 draws the 95th, which a 100th exceeds five times in a hundred.
-    return float(np.sort(largest)[min(int(np.ceil(level * (n_draws + 1))), n_draws) - 1])
+    return float(np.sort(largest)[min(int(np.ceil(0.95 * (n_draws + 1))), n_draws) - 1])
 
 
 def sum_score_table(fit: IRTFit | ModelTables) -> pd.DataFrame:
@@ -465,9 +459,8 @@ def sum_score_table(fit: IRTFit | ModelTables) -> pd.DataFrame:
                 "by 1, so a sum score has no one meaning; score persons by fit.score"
             )
         lowest += float(answers[0])
-    given = np.ones((1, len(tables.nodes)))  # P(score | node)
-    for p in tables.probability:
-        given = _with_item(given, p[: (p > 0).any(axis=1).sum()])
+    steps = (p[: (p > 0).any(axis=1).sum()] for p in tables.probability)
+    given = reduce(_with_item, steps, np.ones((1, len(tables.nodes))))  # P(score | node)
     joint = given * tables.weights
     share = joint.sum(axis=1)
     theta = joint @ tables.nodes / share
