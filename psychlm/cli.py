@@ -423,26 +423,17 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
 @click.option("--lines", is_flag=True, help="Each line of a text file is a text of its own.")
 @click.option("--entropy", is_flag=True, help="Also the entropy before each word.")
 @click.option("--rank", is_flag=True, help="Also the rank of each word's first token.")
-@click.option("--html", "page", type=FILE, help="Write the text, its words shaded, as a page.")
 @device_option
 @no_cache_option
 @spreadsheet_option
 def surprisal(
-    source: str,
-    names: tuple[str, ...],
-    out: Path | None,
-    lines: bool,
-    page: Path | None,
-    **options: Any,
+    source: str, names: tuple[str, ...], out: Path | None, lines: bool, **options: Any
 ) -> None:
     """Surprisal (bits) of every word of a TEXT, a text file, a table of words, or standard input.
 
     Results are cached: a second run is fast and an interrupted one resumes.
     """
-    check_out(out, source, *([page] if page else []))
-    check_out(page, source, suffixes=(".html",))
-    if page is not None and options["unit"] != "word":
-        raise click.BadParameter("--html shows words; leave out --unit")
+    check_out(out, source)
     words = read_words(source, lines=lines)
     import numpy as np
     import pandas as pd
@@ -458,18 +449,10 @@ def surprisal(
     if len(parts) > 1:
         scored.insert(0, "model", [name for name, part in parts.items() for _ in range(len(part))])
     about = [part.attrs["surprisal"] for part in parts.values()]
-    if page is not None:
-        from psychlm import plots
-
-        bits = {name: part["surprisal_bits"].to_numpy() for name, part in parts.items()}
-        shown = next(iter(parts.values())).assign(**bits)
-        labels = {name: f"{plots.model_name(name)}, surprisal (bits)" for name in parts}
-        plots.text(shown, labels).save(page)
-        say(f"{len(shown)} words, shaded: {page}")
-    elif out is None:
+    if out is None:
         shown = scored.drop(columns=["space_before", "space_after"], errors="ignore")
         say(shown.to_string(index=False, float_format="{:.3f}".format))
-    if out is not None:
+    else:
         write_table(scored, out, index=False, spreadsheet=spreadsheet)
         described = json.dumps(about if len(about) > 1 else about[0], indent=2)
         with data.atomic_write(out.with_name(f"{out.name}.json")) as part:

@@ -20,7 +20,6 @@ from psychlm._formatting import PaperTables
 from psychlm.frames import (
     FrameError,
     Repeated,
-    by_person,
     check_responses,
     drop_constant,
     format_names,
@@ -125,7 +124,6 @@ class Ranking(PaperTables):
     level: float
     n_items: int
     repeats: pd.DataFrame | None = None  # by model: see variance_of_repeats
-    message: str = ""  # which groups were not asked which items
 
     def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, list[str]]]:
         notes = [f"Scores: {self.unit} over {self.n_items} items", f"Intervals: {self.level:.0%}"]
@@ -146,7 +144,6 @@ class Ranking(PaperTables):
             f"{len(self.models)} models on {self.n_items} items, scores by {self.method} "
             f"({self.unit})\n{shown}\ntold apart: {apart} of {len(self.pairs)} pairs "
             f"(Holm, {1 - self.level:.2g}){others}{of_repeats}"
-            + (f"\n{self.message}" if self.message else "")
         )
 
 
@@ -160,8 +157,6 @@ def compare(
     n_permutations: int = 9999,
     rng: int | np.random.Generator = 0,
     method: Literal["means", "irt"] = "means",
-    model: str | irt.IRTFit = "2PL",
-    group: pd.Series | Sequence | None = None,
     pass_at: int | None = None,
 ) -> Comparison | Ranking:
     r"""Compare two models, or all pairs of many, on the same items or words.
@@ -197,14 +192,8 @@ def compare(
     n_permutations, rng : int, and int or Generator
         Random flips of sign, of whole clusters; all are counted where they are fewer; 0: no test.
     method : {"means", "irt"}
-        Scores of many models: means, which need all models asked all items, or abilities (logits).
-    model : str or IRTFit
-        For "irt": the model that is fitted to the frame (a hundred models or more), or a fit of
-        calibrated items.
-    group : Series by model, or sequence in the order of models, optional
-        For "irt": groups whose abilities may be distributed differently, as sizes of models; they
-        may have been asked other items, as long as some items link them. Groups are fitted
-        together (:func:`psychlm.irt.fit`), and items are taken to work alike in all.
+        Scores of many models: means, which need all models asked all items, or abilities (logits)
+        by the 2PL, for a hundred models or more.
     pass_at : int, optional
         Compare how probable it is that one of so many answers to an item is right (pass@k).
 
@@ -231,7 +220,7 @@ def compare(
                 "compare(frame, names=('first', 'second'))"
             )
         if names is None:
-            return _rank(a, repeated, cluster, level, method, model, pass_at, group)
+            return _rank(a, repeated, cluster, level, method, pass_at)
         refuse("models", [name for name in names if name not in a.index], "are not in the frame")
         a, b = a.loc[names[0]], a.loc[names[1]]
     if b is None:
@@ -486,27 +475,19 @@ def _rank(
     cluster: Any,
     level: float,
     method: str,
-    model: str | irt.IRTFit,
     pass_at: int | None,
-    group: pd.Series | Sequence | None,
 ) -> Ranking:
     """Compare all pairs of the rows of a frame."""
     if method not in ("means", "irt"):
         raise ValueError(f"method {method!r} is unknown; choose 'means' or 'irt'")
     if len(frame) < 2 or not frame.index.is_unique or not frame.columns.is_unique:
         raise ValueError("a comparison needs two models (rows), and one of each model and item")
-    message = ""
-    if group is not None and (method != "irt" or isinstance(model, irt.IRTFit)):
-        raise ValueError("group takes method='irt' and the name of a model that is fitted to all")
     if method == "irt":
         if cluster is not None:
             raise ValueError("method='irt' takes no clusters: items are independent given theta")
         if pass_at is not None:
             raise ValueError("method='irt' takes the answers themselves; leave pass_at out")
-        answers = frame if repeated is None else repeated
-        models, tests = _by_ability(answers, level, model, group)
-        if group is not None:
-            message = _items_not_asked(frame, by_person(frame.index, group, "group"))
+        models, tests = _by_ability(frame if repeated is None else repeated, level)
     else:
         codes = _cluster_codes(cluster, frame.columns, frame.columns)
         models, tests = _by_means(frame, codes, level)
@@ -525,17 +506,7 @@ def _rank(
     models = models.sort_values("rank", kind="stable")
     unit = "logits" if method == "irt" else "mean" if pass_at is None else f"pass@{pass_at}"
     repeats = None if repeated is None or pass_at else variance_of_repeats(repeated)
-    return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats, message)
-
-
-def _items_not_asked(frame: pd.DataFrame, groups: pd.Series) -> str:
-    """Return which groups were not asked which items, in words."""
-    asked = frame.notna().groupby(groups.to_numpy(), sort=False).any()
-    lacking = {group: row.index[~row] for group, row in asked.iterrows() if not row.all()}
-    return "; ".join(
-        f"group {group!r} was not asked {len(items)} items: {format_names(items)}"
-        for group, items in lacking.items()
-    )
+    return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats)
 
 
 def _by_means(
@@ -562,30 +533,12 @@ def _by_means(
 
 
 def _by_ability(
-    frame: pd.DataFrame | Repeated,
-    level: float,
-    model: str | irt.IRTFit,
-    group: pd.Series | Sequence | None = None,
+    frame: pd.DataFrame | Repeated, level: float
 ) -> tuple[pd.DataFrame, dict[str, Array]]:
     """Return abilities of models, and the tests of their pairs."""
-    if isinstance(model, irt.IRTFit):
-        fit = model
-        responses = frame
-    else:
-        checked = frame if isinstance(frame, Repeated) else check_responses(frame)
-        responses, _ = drop_constant(checked)
-        fit = irt.fit(responses, model, group=group, standard_errors=False)
-    if group is None:
-        scores = fit.score(responses)
-    else:
-        persons = frame.n.index if isinstance(frame, Repeated) else frame.index
-        member = by_person(persons, group, "group")
-        scores = pd.concat(
-            fit.in_group(label).score(
-                responses.select(rows) if isinstance(responses, Repeated) else responses.loc[rows]
-            )
-            for label, rows in member.groupby(member).groups.items()
-        ).loc[persons]
+    checked = frame if isinstance(frame, Repeated) else check_responses(frame)
+    responses, _ = drop_constant(checked)
+    scores = irt.fit(responses, standard_errors=False).score(responses)
     scores = scores.set_axis(["score", "standard_error"], axis=1)
     half = scipy.stats.norm.ppf((1 + level) / 2)
     theta = scores["score"].to_numpy()

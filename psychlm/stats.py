@@ -226,7 +226,10 @@ def correlation(
     r = float(result.statistic)
     p = float(result.pvalue)
     if method == "spearman" and n <= MAX_EXACT:
-        p = _permutation_p(a, b)
+        # The share of orders of b whose rank correlation with a is at least as far from 0.
+        ranks = [scipy.stats.rankdata(values) - (n + 1) / 2 for values in (a, b)]
+        products = np.abs(ranks[1][_orders(n)] @ ranks[0])
+        p = float((products >= np.abs(ranks[0] @ ranks[1]) - 1e-9).mean())
     # Fisher's interval on the artanh scale; a point where r is -1 or 1.
     low = high = r if abs(r) >= 1 else np.nan
     if n >= 4 and abs(r) < 1:
@@ -240,13 +243,6 @@ def correlation(
 def _orders(n: int) -> NDArray[np.int8]:
     """Return all orders of n things, shape (n!, n)."""
     return np.array(list(permutations(range(n))), dtype=np.int8)
-
-
-def _permutation_p(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Return the share of orders of b whose rank correlation with a is at least as far from 0."""
-    ranks = [scipy.stats.rankdata(values) - (len(values) + 1) / 2 for values in (a, b)]
-    products = np.abs(ranks[1][_orders(len(a))] @ ranks[0])
-    return float((products >= np.abs(ranks[0] @ ranks[1]) - 1e-9).mean())
 
 
 def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:

@@ -1,5 +1,4 @@
-"""Texts shaded by numbers: what the page of ``plots.text`` and ``psychlm surprisal --html`` holds,
-read back from its HTML."""
+"""Texts shaded by numbers: what the page of ``plots.text`` holds, read back from its HTML."""
 
 import html
 import re
@@ -7,9 +6,8 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from psychlm import cli, plots
+from psychlm import plots
 from psychlm.frames import FrameError
 from psychlm.site.html import output_html
 
@@ -57,16 +55,3 @@ def test_columns_share_one_scale_and_what_cannot_be_shaded_is_named(words):
         plots.text(words, "c")
     with pytest.raises(FrameError, match="holds no number"):
         plots.text(words.assign(a=np.nan), "a")
-
-
-def test_the_command_writes_a_page_beside_the_table(tmp_path):
-    story = tmp_path / "story.txt"
-    story.write_text("The old man the boat.\nThe horse raced past the barn fell.")
-    page, table = tmp_path / "story.html", tmp_path / "story.csv"
-    command = ["surprisal", str(story), "--html", str(page), "--out", str(table)]
-    assert CliRunner().invoke(cli.main, command).exit_code == 0
-    bits = pd.read_csv(table)["surprisal_bits"]
-    found = [float(m[2].rsplit(" ", 1)[1]) for m in SPAN.finditer(page.read_text())]
-    np.testing.assert_allclose(found, bits, atol=0.006)
-    refused = CliRunner().invoke(cli.main, [*command, "--unit", "token"])
-    assert refused.exit_code == 2 and "leave out --unit" in refused.output

@@ -11,7 +11,6 @@ information at the current estimate, or with its largest posterior mean (van der
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,7 @@ from scipy.special import softmax
 from scipy.stats import norm
 
 from psychlm import data, simulate
-from psychlm.frames import FrameError, Repeated, format_names, refuse
+from psychlm.frames import FrameError, format_names, refuse
 from psychlm.irt.model_tables import ModelTables
 from psychlm.irt.response_functions import ResponseFunction
 
@@ -93,11 +92,10 @@ class AdaptiveTest:
 
 def adaptive_test(
     fit: IRTFit | pd.DataFrame,
-    ask: pd.DataFrame | Repeated | Callable[[Any], float] | Mapping[Any, Callable[[Any], float]],
+    ask: pd.DataFrame | Callable[[Any], float] | Mapping[Any, Callable[[Any], float]],
     *,
     model: str = "2PL",
     n_items: int = 20,
-    times: int = 1,
     rule: Rule = "information",
     stop_se: float | None = None,
     cut: CutScore | None = None,
@@ -113,18 +111,14 @@ def adaptive_test(
     fit : IRTFit, or DataFrame with one row per item
         A fit of any model, whose mean and sd of ability are those of the prior; or a table such as
         ``irt.fit(...).items``, with ability N(0, 1).
-    ask : function, mapping from names to functions, DataFrame or Repeated (n_persons, n_items)
+    ask : function, mapping from names to functions, or DataFrame (n_persons, n_items)
         A function takes the name of an item, asks it, and returns the response (NaN: none), as
         :func:`psychlm.lm.item_taker` makes of a language model; several test takers have names.
-        A frame of recorded responses is replayed; of several to an item, in random order. An item
-        without a response is used up.
+        A frame of recorded responses is replayed. An item without a response is used up.
     model : str
         Of a table: "graded" or "gpcm", or any dichotomous one.
     n_items : int
         Responses of each person at most.
-    times : int
-        How often an item may be asked of a person, as of a language model that draws its answers.
-        Each answer then counts as independent given ability.
     rule : "information", "posterior", "stratified" or "random"
         Largest information at the posterior mean; largest posterior mean of the information; a
         random item from each difficulty stratum in turn; or a random item.
@@ -140,8 +134,8 @@ def adaptive_test(
         A JSON file that keeps every answer of ``ask`` at once: a test that was stopped goes on from
         it and, with the same arguments, asks nothing twice and ends in the same result.
     rng : Generator
-        Required by the rules "stratified" and "random", by ``open_shares``, and to replay Repeated.
-        Each name of a person has a stream of numbers of its own.
+        Required by the rules "stratified" and "random", and by ``open_shares``. Each name of a
+        person has a stream of numbers of its own.
 
     References
     ----------
@@ -161,16 +155,15 @@ def adaptive_test(
     """
     if rule not in get_args(Rule):
         raise ValueError(f"rule {rule!r} is not one of {list(get_args(Rule))}")
-    if min(n_items, times) < 1 or not (stop_se is None or stop_se > 0):
+    if n_items < 1 or not (stop_se is None or stop_se > 0):
         raise ValueError(
-            f"n_items={n_items}, times={times} and stop_se={stop_se} make no test; give at least 1 "
-            "item, asked once, and a standard error above 0 (logits)"
+            f"n_items={n_items} and stop_se={stop_se} make no test; give at least 1 item, and a "
+            "standard error above 0 (logits)"
         )
     tables = ModelTables.of(fit, model)
-    persons, n_left, respond = _test_takers(ask, tables, answers, rng)
-    n_left = n_left.clip(max=times)  # how often each item can still be asked
+    persons, is_left, respond = _test_takers(ask, tables, answers)
     n_persons = len(persons)
-    n_steps = min(n_items, len(tables.items) * times)
+    n_steps = min(n_items, len(tables.items))
     mean = tables.ability_mean
     sd = tables.ability_sd
     bank = _Bank(tables, content, n_steps)
@@ -191,20 +184,20 @@ def adaptive_test(
     theta, se, score, response, worth = np.full((5, n_persons, n_steps), np.nan)
     for step in range(n_steps):
         # Items without a response are used up until one has a response.
-        pending = running & n_left.any(axis=1)
+        pending = running & is_left.any(axis=1)
         while pending.any():
             row = np.flatnonzero(pending)
             value = bank.values(rule, step, row, estimate, posterior, priority)
-            candidates = bank.candidates(step, n_left[row] > 0, is_open[row], n_in_area[row])
+            candidates = bank.candidates(step, is_left[row], is_open[row], n_in_area[row])
             item = np.where(candidates, value, -np.inf).argmax(axis=1)
             answered = respond(row, item)
             given = ~np.isnan(answered)
-            n_left[row, item] = np.where(given, n_left[row, item] - 1, 0)
+            is_left[row, item] = False
             item_at_step[row[given], step] = item[given]
             response[row, step] = answered
             worth[row, step] = value[np.arange(len(row)), item]
             pending[row[given]] = False
-            pending &= n_left.any(axis=1)
+            pending &= is_left.any(axis=1)
 
         # The posterior of those who answered.
         row = np.flatnonzero(item_at_step[:, step] >= 0)
@@ -246,45 +239,58 @@ def adaptive_test(
 
 
 def _test_takers(
-    ask: pd.DataFrame | Repeated | Callable[[Any], float] | Mapping[Any, Callable[[Any], float]],
+    ask: pd.DataFrame | Callable[[Any], float] | Mapping[Any, Callable[[Any], float]],
     tables: ModelTables,
     answers: str | Path | None,
-    rng: np.random.Generator | None,
 ) -> tuple[pd.Index, Array, Callable[[Array, Array], Array]]:
-    """Return who is tested, how often each can be asked the items, and how rows respond."""
-    if not isinstance(ask, pd.DataFrame | Repeated):
-        ask = ask if isinstance(ask, Mapping) else {"person": ask}
-        living = _Living(ask, tables, None if answers is None else Path(answers))
-        persons = pd.Index(list(ask), name="person")
-        often = np.full((len(persons), len(tables.items)), np.iinfo(np.int64).max)
-        return persons, often, living.answers
-    if answers is not None:
-        raise ValueError("recorded responses are kept already; leave answers= out")
-    frame = ask.n if isinstance(ask, Repeated) else ask
-    unknown = frame.columns.symmetric_difference(tables.items)
-    refuse("items", unknown, "are in bank or responses only; pass the same items to both")
+    """Return who is tested, which items can be asked, and how rows respond: in category numbers."""
+    items = tables.items
     if isinstance(ask, pd.DataFrame):
+        if answers is not None:
+            raise ValueError("recorded responses are kept already; leave answers= out")
+        unknown = ask.columns.symmetric_difference(items)
+        refuse("items", unknown, "are in bank or responses only; pass the same items to both")
         recorded = tables.response_array(ask)
-        return frame.index, (~np.isnan(recorded)).astype(int), lambda row, item: recorded[row, item]
-    if tables.levels is not None or ask.squares is not None:
-        raise FrameError("k of n are right answers to items of a dichotomous model; give ratings")
-    if rng is None:
-        raise ValueError("answers are replayed in random order: rng=np.random.default_rng(seed)")
-    n_recorded = ask.n[tables.items].to_numpy()
-    n_right = ask.correct[tables.items].to_numpy(copy=True)
-    unused = n_recorded.copy()
-    seed = int(rng.integers(2**63))
-    streams = [np.random.default_rng([seed, crc32(str(name).encode())]) for name in frame.index]
+        return ask.index, ~np.isnan(recorded), lambda row, item: recorded[row, item]
 
-    def replay(row: Array, item: Array) -> Array:
-        """Return one of the answers that are left, drawn with each person's own numbers."""
-        drawn = np.array([streams[person].random() for person in row])
-        right = drawn < n_right[row, item] / unused[row, item]
-        n_right[row, item] -= right
-        unused[row, item] -= 1
-        return right.astype(float)
+    # Persons who are asked; each answer is written to the file at once, if one is given.
+    takers = ask if isinstance(ask, Mapping) else {"person": ask}
+    persons = pd.Index(list(takers), name="person")
+    for kind, names in (("items", items), ("persons", persons)):
+        alike = names[names.map(str).duplicated()]
+        refuse(kind, alike, "have the name of another as text, by which answers are kept")
+    file = None if answers is None else Path(answers)
+    kept: dict[str, dict[str, float | None]] = {}
+    if file is not None and file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        strange = {item for given in kept.values() for item in given} - set(map(str, items))
+        if strange:
+            raise FrameError(
+                f"{file} holds answers to {format_names(sorted(strange))}, which this bank has "
+                "not; name another file"
+            )
 
-    return frame.index, n_recorded.copy(), replay
+    def respond(row: Array, item: Array) -> Array:
+        """Return the kept answers of some persons to an item each, or ask."""
+        codes = []
+        for person, name in zip(persons[row], items[item], strict=True):
+            of_person = kept.setdefault(str(person), {})
+            if str(name) not in of_person:
+                given = takers[person](name)
+                of_person[str(name)] = None if pd.isna(given) else float(given)
+                if file is not None:
+                    with data.atomic_write(file) as part:
+                        part.write_text(json.dumps(kept), encoding="utf-8")
+            value = of_person[str(name)]
+            levels = [0, 1] if tables.levels is None else list(tables.levels[name])
+            if value is not None and value not in levels:
+                raise FrameError(
+                    f"{person!r} answered {value:g} to item {name!r}, which is none of {levels}"
+                )
+            codes.append(np.nan if value is None else levels.index(value))
+        return np.array(codes, dtype=float)
+
+    return persons, np.ones((len(persons), len(items)), dtype=bool), respond
 
 
 def exposure_shares(
@@ -292,8 +298,6 @@ def exposure_shares(
     limit: float,
     *,
     rng: np.random.Generator,
-    model: str = "2PL",
-    responses: pd.DataFrame | None = None,
     n_persons: int = 2000,
     **options: Any,
 ) -> pd.Series:
@@ -310,9 +314,8 @@ def exposure_shares(
         The bank, as for :func:`adaptive_test`.
     limit : float
         Largest share of persons who are asked an item.
-    responses : DataFrame, optional
-        Recorded responses of persons like those who will be tested; by default ``n_persons`` are
-        simulated.
+    n_persons : int
+        How many persons of the bank's population are simulated.
     **options
         ``n_items``, ``rule``, ``stop_se``, ``cut`` and ``content`` of the tests.
 
@@ -326,13 +329,12 @@ def exposure_shares(
     """
     if not 0 < limit <= 1:
         raise ValueError(f"limit={limit} is no share of persons; give a number from 0 to 1")
-    tables = ModelTables.of(fit, model)
+    n = n_persons
+    tables = ModelTables.of(fit, "2PL")
     bank = tables.items
     n_items = options.get("n_items", 20)
-    if responses is None:
-        theta = tables.ability_mean + tables.ability_sd * rng.standard_normal(n_persons)
-        responses = simulate.responses(theta, fit, rng, model=model)
-    n = len(responses)
+    theta = tables.ability_mean + tables.ability_sd * rng.standard_normal(n)
+    responses = simulate.responses(theta, fit, rng)
     aim = limit - norm.isf(0.05 / len(bank)) * np.sqrt(limit * (1 - limit) / n)
     message = (
         f"{n_items} of {len(bank)} items are asked of {n} persons, so that an exposure of at most "
@@ -342,7 +344,7 @@ def exposure_shares(
         raise ValueError(message)
     shares = pd.Series(1.0, bank, name="open")
     for gain in 1 / np.maximum(np.arange(15) - 5.0, 1):
-        test = adaptive_test(fit, responses, model=model, open_shares=shares, rng=rng, **options)
+        test = adaptive_test(fit, responses, open_shares=shares, rng=rng, **options)
         counts = pd.Series(test.asked.to_numpy().ravel()).value_counts()
         exposure = counts.reindex(bank, fill_value=0).clip(lower=1) / n
         tested = shares
@@ -430,56 +432,3 @@ def _drawn(
         priority[row] = stream.random(len(bank))
         is_open[row] = stream.random(len(bank)) < share
     return priority, is_open
-
-
-class _Living:
-    """Persons who are asked; each answer is written to a file at once, if one is given."""
-
-    def __init__(
-        self, ask: Mapping[Any, Callable[[Any], float]], tables: ModelTables, file: Path | None
-    ) -> None:
-        self.persons = list(ask)
-        self.ask = ask
-        self.file = file
-        self.items = tables.items
-        self.levels = tables.levels
-        for kind, names in (("items", self.items), ("persons", pd.Index(self.persons))):
-            alike = names[names.map(str).duplicated()]
-            refuse(kind, alike, "have the name of another as text, by which answers are kept")
-        self.n_asked: Counter = Counter()  # by person and item
-        self.kept: dict[str, dict[str, list[float | None]]] = {}
-        if file is not None and file.exists():
-            self.kept = json.loads(file.read_text(encoding="utf-8"))
-            strange = {item for given in self.kept.values() for item in given}
-            strange -= set(map(str, tables.items))
-            if strange:
-                raise FrameError(
-                    f"{file} holds answers to {format_names(sorted(strange))}, which this bank has "
-                    "not; name another file"
-                )
-
-    def answers(self, row: Array, item: Array) -> Array:
-        """Return the response of each of some persons to an item, as category numbers."""
-        pairs = zip(row, self.items[item], strict=True)
-        return np.array([self.answer(self.persons[k], name) for k, name in pairs])
-
-    def answer(self, person: Any, item: Any) -> float:
-        """Return the kept answer, or ask."""
-        kept = self.kept.setdefault(str(person), {}).setdefault(str(item), [])
-        number = self.n_asked[person, item]
-        self.n_asked[person, item] += 1
-        if number == len(kept):
-            given = self.ask[person](item)
-            kept.append(None if pd.isna(given) else float(given))
-            if self.file is not None:
-                with data.atomic_write(self.file) as part:
-                    part.write_text(json.dumps(self.kept), encoding="utf-8")
-        value = kept[number]
-        if value is None:
-            return np.nan
-        levels = [0, 1] if self.levels is None else list(self.levels[item])
-        if value not in levels:
-            raise FrameError(
-                f"{person!r} answered {value:g} to item {item!r}, which is none of {levels}"
-            )
-        return float(levels.index(value))

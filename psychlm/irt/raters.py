@@ -47,21 +47,15 @@ class RaterFit:
         )
 
 
-def fit_raters(
-    judgements: pd.DataFrame, model: str = "PCM", *, max_iterations: int = 500
-) -> RaterFit:
+def fit_raters(judgements: pd.DataFrame) -> RaterFit:
     """Fit severities of raters and difficulties of items to judgements or ratings of answers.
 
     Parameters
     ----------
     judgements : DataFrame
         One row a judgement: ``person`` (whose answer it is), ``item``, ``rater``, ``score`` (0 and
-        1, or ratings). A rater may judge an answer several times.
-    model : str
-        "PCM", each item with steps of its own, or "RSM", where steps are spaced alike in all items.
-        They are the same where scores are 0 and 1.
-    max_iterations : int
-        Steps of Newton's method.
+        1, or ratings, with steps of its own for each item). A rater may judge an answer several
+        times.
 
     Notes
     -----
@@ -84,13 +78,17 @@ def fit_raters(
     >>> bool(fit_raters(rows).raters.loc["ann", "severity"] > 0)
     True
     """
-    if model not in ("PCM", "RSM"):
-        raise ValueError(f"model {model!r} has no raters; choose 'PCM' or 'RSM'")
     missing = [name for name in ("person", "item", "rater", "score") if name not in judgements]
     if missing:
         raise FrameError(f"judgements need the columns {missing}; have {list(judgements)}")
     scored = judgements.dropna(subset="score")
-    refuse_constant(scored)
+    # Items and raters whose judgements are all the lowest, or all the highest, have no estimate.
+    ends = scored["score"].min(), scored["score"].max()
+    for name in ("item", "rater"):
+        lowest, highest = (scored.groupby(name)["score"].agg(end) for end in ("min", "max"))
+        alike = (lowest == highest) & (lowest.isin(ends) if name == "rater" else True)
+        flaw = f"have judgements that are all alike, and no finite estimate; leave the {name}s out"
+        refuse(f"{name}s", lowest.index[alike], flaw)
 
     # A cell is an item as judged by a rater, once more for a second judgement of the same answer.
     keys = ["person", "item", "rater"]
@@ -115,14 +113,10 @@ def fit_raters(
         )
 
     # A partial credit model whose cells of one item share their intercepts, less the severities.
-    kept = scored if model == "PCM" else scored.assign(item="")  # all items have the same answers
-    answers = kept.groupby("item")["score"].agg(lambda scores: sorted(set(scores)))
-    levels = {
-        name: answers["" if model == "RSM" else items[item]]
-        for name, item in zip(wide, of_item, strict=True)
-    }
+    answers = scored.groupby("item")["score"].agg(lambda scores: sorted(set(scores)))
+    levels = {name: answers[items[item]] for name, item in zip(wide, of_item, strict=True)}
     encoded = encode_ratings(wide, levels)
-    chosen = MODELS[model]
+    chosen = MODELS["PCM"]
     fixed = chosen.form.fixed(np.array([len(levels[name]) for name in wide]), {}, {})
     together = [list(wide.columns[of_item == item]) for item in range(len(items))]
     spec = Specification(
@@ -144,7 +138,7 @@ def fit_raters(
     facets = ParameterMap(severity, np.full(len(raters) - 1, n_rows), names)
     spec = replace(spec, facets=facets)
     with few_threads(encoded.values.size):
-        solution = solve_general(spec, None, True, Settings(1e-4, max_iterations))
+        solution = solve_general(spec, None, True, Settings(1e-4, 500))
     for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
 
@@ -156,20 +150,18 @@ def fit_raters(
     covariance = solution.covariance.to_numpy()
     n_others = len(estimates) - len(names)
     of_severity = np.hstack([np.zeros((len(raters), n_others)), contrasts])
-    by_rater = function_of(of_severity, estimates, covariance)
-    by_rater.columns = ["severity", "se"]
-    by_rater.index = pd.Index(raters, name="rater")
+    value, se = function_of(of_severity, estimates, covariance)
+    by_rater = pd.DataFrame({"severity": value, "se": se}, pd.Index(raters, name="rater"))
     by_rater["n"] = scored["rater"].value_counts()
     # b_ik is minus the intercept of any cell of the item without its severity.
     without = np.hstack([basis[:, :n_others], np.zeros((len(basis), len(names)))])
     first = [int(np.flatnonzero(of_item == item)[0]) for item in range(len(items))]
     steps = -without.reshape(n_rows, n_cells, -1)[1:, first]
     n_steps = np.isnan(fixed[1:, first]).sum(axis=0)
-    by_item = function_of(steps.sum(axis=0) / n_steps[:, None], estimates, covariance)
-    by_item.columns = ["b", "se"]
+    value, se = function_of(steps.sum(axis=0) / n_steps[:, None], estimates, covariance)
+    by_item = pd.DataFrame({"b": value, "se": se}, pd.Index(items, name="item"))
     for k, step in enumerate(steps if n_rows > 2 else [], start=1):
-        by_item[[f"b{k}", f"se_b{k}"]] = function_of(step, estimates, covariance)
-    by_item.index = pd.Index(items, name="item")
+        by_item[f"b{k}"], by_item[f"se_b{k}"] = function_of(step, estimates, covariance)
     fit = result_of(spec, solution)
     return RaterFit(
         raters=by_rater,
@@ -182,18 +174,9 @@ def fit_raters(
     )
 
 
-def function_of(basis: np.ndarray, estimates: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
+def function_of(
+    basis: np.ndarray, estimates: np.ndarray, covariance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return linear functions of the estimates and their errors; NaN for a function of nothing."""
     value = np.where(basis.any(axis=1), basis @ estimates, np.nan)
-    se = np.sqrt(covariance_of(basis[:, None], covariance)[:, 0, 0])
-    return pd.DataFrame({0: value, 1: se})
-
-
-def refuse_constant(scored: pd.DataFrame) -> None:
-    """Refuse items and raters whose judgements are all the lowest, or all the highest."""
-    ends = scored["score"].min(), scored["score"].max()
-    for name in ("item", "rater"):
-        lowest, highest = (scored.groupby(name)["score"].agg(end) for end in ("min", "max"))
-        alike = (lowest == highest) & (lowest.isin(ends) if name == "rater" else True)
-        flaw = f"have judgements that are all alike, and no finite estimate; leave the {name}s out"
-        refuse(f"{name}s", lowest.index[alike], flaw)
+    return value, np.sqrt(covariance_of(basis[:, None], covariance)[:, 0, 0])

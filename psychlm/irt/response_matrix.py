@@ -215,7 +215,22 @@ def encode_responses(
                 "psychlm.compare"
             )
         if responses.n.to_numpy().max() > 1:
-            encoded = encode_counts(responses)
+            correct, n = (x.to_numpy().astype(np.int32) for x in (responses.correct, responses.n))
+            header = "\n".join(map(repr, responses.n.columns)).encode(errors="replace")
+            digest = hashlib.blake2b(header + correct.tobytes() + n.tobytes(), digest_size=16)
+            encoded = ResponseMatrix(
+                values=correct,
+                persons=responses.n.index,
+                items=responses.n.columns,
+                row=np.arange(len(n)),
+                count=np.ones(len(n)),
+                device=None,
+                complete=False,
+                n_correct=correct.sum(axis=0).astype(float),
+                n_answered=n.sum(axis=0).astype(float),
+                data_hash=digest.hexdigest(),
+                n=n,
+            )
             return encoded if device is None else encoded.on(device)
         responses = responses.mean
     if isinstance(responses, pd.DataFrame):
@@ -244,27 +259,6 @@ def encode_responses(
             )
     encoded = encode_codes(matrix, persons, items, "\n".join(map(repr, items)))
     return encoded if device is None else encoded.on(device)
-
-
-def encode_counts(responses: Repeated) -> ResponseMatrix:
-    """Encode k of n."""
-    correct = responses.correct.to_numpy().astype(np.int32)
-    n = responses.n.to_numpy().astype(np.int32)
-    names = "\n".join(map(repr, responses.n.columns)).encode(errors="replace")
-    digest = hashlib.blake2b(names + correct.tobytes() + n.tobytes(), digest_size=16)
-    return ResponseMatrix(
-        values=correct,
-        persons=responses.n.index,
-        items=responses.n.columns,
-        row=np.arange(len(n)),
-        count=np.ones(len(n)),
-        device=None,
-        complete=False,
-        n_correct=correct.sum(axis=0).astype(float),
-        n_answered=n.sum(axis=0).astype(float),
-        data_hash=digest.hexdigest(),
-        n=n,
-    )
 
 
 def counts_by_category(values: np.ndarray, n: np.ndarray | None, n_categories: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from psychlm.stats import CORRECTIONS
 Criterion = Literal["slope", "fit", "dependence"]
 ABILITIES = np.linspace(-6, 6, 1201)  # logits, where a form's information is evaluated
 WHOLE = ["(all items)"]
+COLUMNS = ["round", "step", "item", "statistic", "value", "threshold", "p", "verdict", "note"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def select_items(
         raise FrameError(f"{kept.shape[1] - len(set_aside)} items are too few; give at least 4")
     if len(set_aside):
         note = "set aside by the caller"
-        log.add("inspection", list(set_aside), "inspection", np.nan, np.nan, "remove", note)
+        log.add("inspection", list(set_aside), "inspection", np.nan, np.nan, "remove", note=note)
         kept = log.without(kept, set_aside)
 
     # One ability: the first two eigenvalues of the tetrachoric correlations.
@@ -112,7 +113,7 @@ def select_items(
     ratio = float(spectrum.iloc[0] / spectrum.iloc[1])
     verdict = "accept" if ratio >= least_ratio else "reject"
     note = f"eigenvalues {', '.join(f'{value:.1f}' for value in spectrum.iloc[:3])}"
-    log.add("dimensionality", WHOLE, "eigenvalue_ratio", ratio, least_ratio, verdict, note)
+    log.add("dimensionality", WHOLE, "eigenvalue_ratio", ratio, least_ratio, verdict, note=note)
     if ratio < least_ratio:
         return Selection(log.table(), kept.columns[:0], None, spectrum)
 
@@ -137,7 +138,7 @@ def select_items(
         if kept.shape[1] - len(removed) < 4:
             n_left = kept.shape[1] - len(removed)
             note = "too few items are left to fit"
-            log.add("refit", WHOLE, "n_items", n_left, 4, "reject", note)
+            log.add("refit", WHOLE, "n_items", n_left, 4, "reject", note=note)
             return Selection(log.table(), kept.columns[:0], None, spectrum)
         kept = log.without(kept, removed)
     final = fit(kept, model[kept.columns].to_dict(), start=fitted.items)
@@ -151,21 +152,11 @@ class _Log:
         self.round = 0
         self.tables: list[pd.DataFrame] = []
 
-    def add(
-        self,
-        step: str,
-        items: Any,
-        statistic: str,
-        value: Any,
-        threshold: float,
-        verdict: Any,
-        note: Any = "",
-        p: Any = np.nan,
-    ) -> None:
-        """Note the decisions of a step, one row per item."""
-        row = {"round": self.round, "step": step, "item": items, "statistic": statistic}
-        row |= {"value": value, "threshold": threshold, "p": p, "verdict": verdict, "note": note}
-        self.tables.append(pd.DataFrame(row))
+    def add(self, *row: Any, note: Any = "", p: Any = np.nan) -> None:
+        """Note a step, its items, the statistic with its value and threshold, and the verdict."""
+        step, items, statistic, value, threshold, verdict = row
+        row = (self.round, step, items, statistic, value, threshold, p, verdict, note)
+        self.tables.append(pd.DataFrame(dict(zip(COLUMNS, row, strict=True))))
 
     def without(self, kept: pd.DataFrame, items: Sequence) -> pd.DataFrame:
         """Return responses without items, and without the persons who were asked no other."""
@@ -173,7 +164,7 @@ class _Log:
         answered = kept.dropna(how="all")
         if n_out := len(kept) - len(answered):
             note = "persons asked none of the items left"
-            self.add("persons", WHOLE, "n_left_out", n_out, 0, "remark", note)
+            self.add("persons", WHOLE, "n_left_out", n_out, 0, "remark", note=note)
         return answered
 
     def table(self) -> pd.DataFrame:
@@ -204,7 +195,7 @@ def _guessed_items(kept: pd.DataFrame, alpha: float, log: _Log) -> pd.Series:
     gain = small.aic - big.aic
     note = "AIC of the 2PL minus that of the 3PL"
     best = "3PL" if gain > 0 else "2PL"
-    log.add("guessing", WHOLE, "aic_gain", gain, 0, best, note)
+    log.add("guessing", WHOLE, "aic_gain", gain, 0, best, note=note)
     if gain > 0:
         tests = guessing_tests(big.items)
         model[tests["p"] < alpha] = "3PL"
@@ -224,26 +215,32 @@ def _judge(
     log: _Log,
 ) -> list:
     """Apply one criterion to every item; return the items that it removes."""
-    judged: dict[str, Any]
+    threshold = alpha
+    p: Any = np.nan
+    note: Any = ""
     if step == "slope":
+        statistic = "a"
+        threshold = min_a
         value = fitted.items["a"].to_numpy()
         remove = value < min_a
-        judged = {"statistic": "a", "value": value, "threshold": min_a}
     elif step == "fit":
+        statistic = "s_x2"
         table = s_x2(fitted, kept)
+        value = table["s_x2"].to_numpy()
         p = adjust(table["p"].to_numpy())
+        note = np.where(table["df"] == 0, "no degrees of freedom", "")
         remove = p < alpha
-        judged = {"statistic": "s_x2", "value": table["s_x2"].to_numpy(), "p": p}
-        judged["note"] = np.where(table["df"] == 0, "no degrees of freedom", "")
     else:
+        statistic = "n_dependent_pairs"
         table = _dependent_pairs(fitted, kept, adjust, alpha)
+        value = table["n_pairs"].to_numpy()
+        p = table["p"].to_numpy()
+        note = table["note"].to_numpy()
         worst = table.sort_values(["n_pairs", "total"]).index[-1]
-        remove = ((table.index == worst) & (table["n_pairs"] > 0)).to_numpy()
-        judged = {"statistic": "n_dependent_pairs", "value": table["n_pairs"].to_numpy()}
-        judged |= {"p": table["p"].to_numpy(), "note": table["note"].to_numpy()}
+        remove = (table.index == worst) & (value > 0)
     items = fitted.items.index
-    judged.setdefault("threshold", alpha)
-    log.add(step, items, verdict=np.where(remove, "remove", "keep"), **judged)
+    verdict = np.where(remove, "remove", "keep")
+    log.add(step, items, statistic, value, threshold, verdict, note=note, p=p)
     return list(items[remove])
 
 

@@ -102,7 +102,7 @@ class GAMFit:
     _inference = _absent
     _dof_method = _absent  # (ddf): its name
     _loglik_by_ml = _absent  # of the same model, fitted again
-    # the deviance, the residual's degrees of freedom, and those of the estimated smoothing in them
+    # the deviance, and the residual's degrees of freedom
     _deviance = _absent
 
     def random_effects(self) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -173,5 +173,6 @@ def place(formula: Formula, data: pd.DataFrame, at_least: int = 1) -> tuple[Desi
         for term in matrix.smooths:
             scaled[matrix.slices[term.label]] = not isinstance(term, RandomEffect)
     columns, centre, units = matrix.distinct(data, rows).standardise(matrix.centred, scaled)
-    read = formula.of_predictors
+    of_predictors = tuple(e for e in formula.expressions if e.name != formula.response)
+    read = replace(formula, expressions=of_predictors)
     return Design(read, matrix, grouped, centre, units, kept.empty_cells), columns

@@ -28,7 +28,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, product
 from typing import Any
@@ -246,12 +246,6 @@ class Formula:
             computed |= dict.fromkeys(line.names, own)
         computed |= {bar.group_name: bar.group for bar in self.bars}
         return tuple(dict.fromkeys(c for name in variables for c in computed.get(name, (name,))))
-
-    @property
-    def of_predictors(self) -> Formula:
-        """Return the formula without what computes the response, which predictions lack."""
-        computed = tuple(e for e in self.expressions if e.name != self.response)
-        return replace(self, expressions=computed)
 
     @property
     def fixed_variables(self) -> tuple[str, ...]:

@@ -260,9 +260,9 @@ class MgcvFit(RFit):
     def _dof_method(self, ddf: DDF) -> str:
         return "of the residual"
 
-    def _deviance(self) -> tuple[float, float, float]:
+    def _deviance(self) -> tuple[float, float]:
         found = self._ask("inference")
-        return float(found["deviance"][0]), float(found["residual_df"][0]), 0.0
+        return float(found["deviance"][0]), float(found["residual_df"][0])
 
     def _tests(self) -> pd.DataFrame:
         labels = self.smooths.index

@@ -343,8 +343,10 @@ class Fit:
 
     solution: Solution
     edf1: Floats  # (q + r,): the diagonal of 2F - FF, summed over groups
-    covariances: list[Floats]  # of each component's effects in one level; of a Diagonal its L_kk^2
-    vanished: list[list[Floats]]  # of each component the combinations of effects without variance
+    covariances: dict[tuple[str, ...], Floats]  # of effects in one level; of a Diagonal its L_kk^2
+    deviations: dict[str, float]
+    correlations: dict[str, pd.DataFrame]  # by bar
+    singular: tuple[str, ...]  # what does not vary
     n_parameters: int  # of the random effects
     uncertainty: Uncertainty
 
@@ -365,13 +367,13 @@ def _batch(values: Floats | float) -> Tensor:
     return torch.from_numpy(np.array(values, dtype=np.float64))[None]
 
 
-def solve(moments: Moments, components: Sequence[Component], method: Method) -> Fit:
-    """Fit one model, from its cross-products."""
+def solve(moments: Moments, components: dict[tuple[str, ...], Component], method: Method) -> Fit:
+    """Fit one model, from its cross-products and its random effects by their labels."""
     arrays: dict[str, Any] = {
         name: np.ascontiguousarray(values[0].numpy()) for name, values in vars(moments).items()
     }
     arrays |= {"yy": float(moments.yy), "n": int(moments.n)}
-    problem = Problem(**arrays, components=components, method=method)
+    problem = Problem(**arrays, components=[*components.values()], method=method)
     xx = problem.xx
     zz = problem.zz
     zx = problem.zx
@@ -407,24 +409,52 @@ def solve(moments: Moments, components: Sequence[Component], method: Method) -> 
         loglik=_batch(-best.deviance / 2),
         converged=torch.tensor([converged]),
     )
-    covariances = []
-    vanished = []
-    for part, theta_part in zip(components, problem.parts(theta), strict=True):
+    # Covariances of the effects in one level, by component, and combinations without variance.
+    covariances: dict[tuple[str, ...], Floats] = {}
+    deviations: dict[str, float] = {}
+    correlations: dict[str, pd.DataFrame] = {}
+    singular = []
+    for (labels, part), theta_part in zip(components.items(), problem.parts(theta), strict=True):
         factor = part.factor(theta_part)
-        covariances.append(factor @ factor.T * scale)
-        missing = []
+        covariance = covariances[labels] = factor @ factor.T * scale
+        deviation = np.sqrt(np.diag(covariance))
+        deviations |= dict(zip(labels, deviation.tolist(), strict=False))
+        missing: list[Floats] = []
         if isinstance(part, Block):
             vectors, sizes, _ = np.linalg.svd(part.lower(theta_part))
-            to_white = np.linalg.inv(part.whiten)
-            missing = [
-                v @ to_white for v, size in zip(vectors.T, sizes, strict=True) if size < SINGULAR
-            ]
-        elif np.abs(theta_part).min() < SINGULAR:
-            missing = [np.ones(1)]
-        vanished.append(missing)
-    edf1 = counts - penalty * (squares @ penalty)
-    uncertainty = problem.uncertainty(theta, best)
-    return Fit(solution, edf1, covariances, vanished, len(theta), uncertainty)
+            missing = list(vectors.T[sizes < SINGULAR] @ np.linalg.inv(part.whiten))
+        names = [label[1:].partition(" | ")[0] for label in labels]
+        bar = f"({' + '.join(names)} | {labels[0].rpartition(' | ')[2]}"
+        if len(labels) > 1:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                correlation = covariance / np.outer(deviation, deviation)
+            correlations[bar] = pd.DataFrame(correlation, index=names, columns=names)
+        if not missing:
+            continue
+        effects = ["intercept" if name == "1" else name for name in names]
+        if len(names) == 1:
+            what = f"the {'intercept' if names == ['1'] else f'effect of {names[0]}'} does not vary"
+        elif len(missing) == len(names):
+            what = "none of the effects varies"
+        else:
+            combinations = []
+            for weights in missing:
+                shares = zip(weights / weights[np.abs(weights).argmax()], effects, strict=True)
+                terms = (f"{share:+.3g} * {name}" for share, name in shares if abs(share) > 1e-6)
+                combinations.append(" ".join(terms))
+            what = f"the combination {combinations[0]} of the effects does not vary"
+            what += "".join(f", nor does {other}" for other in combinations[1:])
+        singular.append(f"in {bar} {what}")
+    return Fit(
+        solution=solution,
+        edf1=counts - penalty * (squares @ penalty),
+        covariances=covariances,
+        deviations=deviations,
+        correlations=correlations,
+        singular=tuple(singular),
+        n_parameters=len(theta),
+        uncertainty=problem.uncertainty(theta, best),
+    )
 
 
 def components_of(
@@ -474,38 +504,3 @@ def components_of(
         begin = np.exp(-first / 2)
         parts[(term.label,)] = Diagonal(places, of_groups, penalties[:, touched], begin)
     return parts
-
-
-def describe(
-    parts: dict[tuple[str, ...], Component], fit: Fit
-) -> tuple[dict[str, float], dict[str, pd.DataFrame], tuple[str, ...]]:
-    """Return standard deviations by label, correlations by group, and what does not vary."""
-    deviations: dict[str, float] = {}
-    correlations: dict[str, pd.DataFrame] = {}
-    singular = []
-    for labels, covariance, missing in zip(parts, fit.covariances, fit.vanished, strict=True):
-        deviation = np.sqrt(np.diag(covariance))
-        deviations |= dict(zip(labels, deviation.tolist(), strict=False))
-        names = [label[1:].partition(" | ")[0] for label in labels]
-        bar = f"({' + '.join(names)} | {labels[0].rpartition(' | ')[2]}"
-        if len(labels) > 1:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                correlation = covariance / np.outer(deviation, deviation)
-            correlations[bar] = pd.DataFrame(correlation, index=names, columns=names)
-        if not missing or not labels[0].startswith("("):
-            continue
-        effects = ["intercept" if name == "1" else name for name in names]
-        if len(names) == 1:
-            what = f"the {'intercept' if names == ['1'] else f'effect of {names[0]}'} does not vary"
-        elif len(missing) == len(names):
-            what = "none of the effects varies"
-        else:
-            combinations = []
-            for weights in missing:
-                shares = zip(weights / weights[np.abs(weights).argmax()], effects, strict=True)
-                terms = (f"{share:+.3g} * {name}" for share, name in shares if abs(share) > 1e-6)
-                combinations.append(" ".join(terms))
-            what = f"the combination {combinations[0]} of the effects does not vary"
-            what += "".join(f", nor does {other}" for other in combinations[1:])
-        singular.append(f"in {bar} {what}")
-    return deviations, correlations, tuple(singular)

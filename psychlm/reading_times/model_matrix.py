@@ -144,13 +144,9 @@ def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[pd.Data
     >>> values["x"].tolist(), index.tolist()
     ([3, 1], [0, 1, 0])
     """
-    index = np.zeros(len(data), dtype=np.int64)
-    for i, name in enumerate(variables):
-        codes, values = pd.factorize(data[name])
-        index = codes if i == 0 else pd.factorize(index * len(values) + codes)[0]
-    first = np.empty(index.max(initial=-1) + 1, dtype=np.int64)
-    first[index[::-1]] = np.arange(len(index))[::-1]  # the last one that is written stays
-    return pd.DataFrame({name: data[name].array.take(first) for name in variables}), index
+    chosen = data[list(dict.fromkeys(variables))]
+    index = chosen.groupby(list(chosen), sort=False, observed=True).ngroup().to_numpy()
+    return chosen.drop_duplicates(ignore_index=True), index
 
 
 def rows_of(data: pd.DataFrame) -> Rows:
@@ -216,7 +212,7 @@ def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None)
 
     ``rows`` is :func:`rows_of` these data where more than this function needs them.
     """
-    terms = [linear((), data), *linear_terms(formula, data)]
+    terms: list[Term] = [linear((), data), *linear_terms(formula, data)]
     rows = rows or rows_of(data)
     for smooth in formula.smooths:
         if smooth.basis == "re":
@@ -238,7 +234,7 @@ def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None)
     return ModelMatrix(tuple(terms), names, slices, centred, penalties)
 
 
-def linear_terms(formula: Formula, data: pd.DataFrame) -> list[Term]:
+def linear_terms(formula: Formula, data: pd.DataFrame) -> list[Linear]:
     """Return the linear terms of a formula, their factors coded as R codes them."""
     coding = full_coding(formula.linear)
     return [
@@ -281,10 +277,9 @@ def place_bars(formula: Formula, data: pd.DataFrame, state: State) -> tuple[Form
             added = [Smooth("bar", (bar.group_name, *name), "re", ()) for name in names]
             smooths += added
             blocks.append(tuple(smooth.label for smooth in added))
-    labels = [label for block in blocks for label in block]
-    twice = [label for label in labels if labels.count(label) > 1]
-    if twice:
-        raise FrameError(f"the random effects {sorted(set(twice))} are there twice; keep one")
+    labels = pd.Index([label for block in blocks for label in block])
+    if twice := sorted(labels[labels.duplicated()]):
+        raise FrameError(f"the random effects {twice} are there twice; keep one")
     placed = replace(formula, smooths=tuple(smooths), bars=tuple(bars), blocks=tuple(blocks))
     return placed, placed.compute(data, state) if bars else data
 
@@ -297,16 +292,11 @@ def leave_out_aliased(formula: Formula, data: pd.DataFrame) -> Formula:
     whose cells are empty has such columns too: ``empty_cells``.
     """
     lines = linear_terms(formula, data)
-    by_all_levels = [
-        isinstance(line, Linear)
-        and any(x is not None and x.shape[0] == x.shape[1] for x in line.codings)
-        for line in lines
-    ]
+    codings = [[coding for coding in line.codings if coding is not None] for line in lines]
+    by_all_levels = [any(len(x) == x.shape[1] for x in of_line) for of_line in codings]
     of_factors = [
-        isinstance(line, Linear)
-        and len(line.variables) > 1
-        and any(x is not None for x in line.codings)
-        for line in lines
+        len(line.variables) > 1 and len(of_line) > 0
+        for line, of_line in zip(lines, codings, strict=True)
     ]
     if not any(by_all_levels) and not any(of_factors):
         return formula

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.linalg import block_diag, cholesky, solve_triangular
+from scipy.linalg import block_diag
 
 from psychlm.device import Device, one_thread, torch_device
 from psychlm.frames import FrameError
@@ -44,14 +44,12 @@ from psychlm.reading_times.reml import (
 )
 from psychlm.reading_times.smooths import (
     Linear,
-    RandomEffect,
     factor_levels,
     start_smoothing,
 )
 from psychlm.reading_times.tests import DDF, change_of_coding, f_test
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
-MAX_CORRECTED = 1500  # coefficients of a model whose degrees of freedom have mgcv's correction
 PERFECT = 1e-12  # share of the response's sum of squares below which residuals are rounding
 INFLATED = 1e6  # variance inflation above which cross-products lose digits that the rows still have
 
@@ -66,21 +64,9 @@ class Optimum:
     score: float  # the criterion, in nats
     n_parameters: float
     deviations: dict[str, float]  # of random effects
-    # Of additive models the diagonals of the penalties, (n_penalties, q + r), and the second
-    # derivatives of the criterion in log lambda and the log of the residual variance.
-    penalties: Floats | None = None
-    curvature: Floats | None = None
-    # Of mixed models
-    mixed_fit: mixed.Fit | None = None
-    covariances: dict[tuple[str, ...], Floats] = field(default_factory=dict)
-    correlations: dict[str, pd.DataFrame] = field(default_factory=dict)
-    singular: tuple[str, ...] = ()
-
-    @property
-    def penalty(self) -> Floats:
-        """Return the diagonal of S, shape (q + r,)."""
-        assert self.penalties is not None
-        return np.asarray(self.solution.log_lambda[0].exp().numpy() @ self.penalties)
+    # The diagonal of S of additive models, (q + r,)
+    penalty: Floats = field(default_factory=lambda: np.zeros(0))
+    mixed_fit: mixed.Fit | None = None  # None of additive models
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -89,7 +75,6 @@ class NativeFit(GAMFit):
 
     design: Design
     state: State  # of the formula's expressions
-    spread: Floats  # (q, q): mean cross-products of the centred columns
     weights: Floats  # of these rows
     mean: float  # of the response less the offset
     optimum: Optimum
@@ -179,7 +164,9 @@ class NativeFit(GAMFit):
         data = self.design.read.compute(self.data, self.state)
         terms = self.design.smooths
         parts = []
-        for labels, covariance in self.optimum.covariances.items():
+        assert self.optimum.mixed_fit is not None
+        for labels in self.design.read.blocks:
+            covariance = self.optimum.mixed_fit.covariances[labels]
             columns = [terms[label].columns(data) for label in labels]
             for i, j in combinations_with_replacement(range(len(labels)), 2):
                 product = columns[i] @ columns[j].T
@@ -241,75 +228,8 @@ class NativeFit(GAMFit):
     def _loglik_by_ml(self) -> float:
         return self.again("ML").loglik
 
-    def _deviance(self) -> tuple[float, float, float]:
-        edf1 = float(self.edf1_of_all().sum())
-        return float(self.solution.rss), self.n - edf1, self._edf_of_smoothing(edf1)
-
-    def _edf_of_smoothing(self, edf1: float) -> float:
-        """Return the degrees of freedom that the estimation of the smoothing adds, at most so many
-        that the total is ``edf1``; NaN of models with more than ``MAX_CORRECTED`` coefficients.
-
-        With V the covariance of rho = log lambda (the inverse of the criterion's curvature), R'R =
-        A and db/drho_k = -lambda_k A^-1 S_k b, the coefficients have the further covariance
-
-            sum_kl V_kl (db/drho_k)(db/drho_l)' + scale W_kl (dR^-1/drho_k)(dR^-1/drho_l)'
-
-        where W is V with .1 added to each curvature (Wood, Pya & Saefken 2016, Journal of the
-        American Statistical Association 111, section 4; mgcv's ``edf2``). R depends on the order
-        and the coordinates of the coefficients, so that they are mgcv's here.
-        """
-        optimum = self.optimum
-        design = self.design
-        q = len(design.units)
-        curvature = optimum.curvature
-        if optimum.penalties is None or curvature is None or not len(optimum.penalties):
-            return 0.0
-        n_groups, r = optimum.moments.zy.shape[1:]
-        if q + n_groups * r > MAX_CORRECTED:
-            return np.nan
-        beta, xx, _, _ = self._all_columns()
-        lambdas = self.solution.log_lambda[0].exp().numpy()
-        each = lambdas[:, None] * optimum.penalties
-        each = np.hstack([each[:, :q], np.tile(each[:, q:], n_groups)])
-
-        # T maps mgcv's coefficients, in mgcv's order, to those of all columns.
-        change = np.eye(len(beta))
-        order = [design.places(design.lines)]
-        for label, span in design.spans.items():
-            term = design.smooths[label]
-            places = np.r_[span]
-            if isinstance(term, RandomEffect):
-                sizes = [len(levels) for levels in term.factors if levels]
-                if span.start >= q:
-                    place_of_level = design.level_by_level(label, np.arange(np.prod(sizes)))
-                    of_groups = (np.arange(n_groups)[:, None] * r + places).ravel()
-                    places = of_groups[np.argsort(place_of_level)]
-                places = places.reshape(sizes).T.ravel()  # in R the first factor runs fastest
-            else:
-                to_these = term.change(design.centre[span], self.spread[span, span])
-                change[span, span] = design.units[span, None] * to_these
-            order.append(places)
-        change = change[:, np.concatenate(order)]
-
-        # A, its factor, and the derivatives of b and of R^-1.
-        xx = change.T @ xx @ change
-        derivatives = [change.T @ (d[:, None] * change) for d in each]
-        upper = cholesky(xx + np.sum(derivatives, axis=0))
-        inverse = solve_triangular(upper, np.eye(len(upper)))
-        of_beta = -(each * beta) @ change @ inverse @ inverse.T
-        of_inverse = []
-        for derivative in derivatives:
-            half = np.triu(inverse.T @ derivative @ inverse)
-            half[np.diag_indices(len(half))] /= 2
-            of_inverse.append(inverse @ half)
-        values, vectors = np.linalg.eigh(curvature)
-        precise = np.where(values > 0, 1 / np.where(values > 0, values, 1), 0)
-        v, w = ((vectors * x @ vectors.T)[:-1, :-1] for x in (precise, 1 / (values.clip(0) + 0.1)))
-        added = float((v * (of_beta @ xx @ of_beta.T)).sum()) / self.scale
-        for i, one in enumerate(of_inverse):
-            product = xx @ one
-            added += sum(w[i, j] * float((product * x).sum()) for j, x in enumerate(of_inverse))
-        return min(added, edf1 - self.edf)
+    def _deviance(self) -> tuple[float, float]:
+        return float(self.solution.rss), self.n - float(self.edf1_of_all().sum())
 
     def edf1_of_all(self) -> Floats:
         """Return the diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal, (q + r,)."""
@@ -371,9 +291,8 @@ class NativeFit(GAMFit):
         for label in self.random:
             owner[self.design.spans[label]] = label
         beta = np.r_[self.solution.beta[0].numpy(), self.solution.group_beta[0].numpy().ravel()]
-        penalty, owners = (
-            np.r_[x[:q], np.tile(x[q:], n_groups)] for x in (self.optimum.penalty, owner)
-        )
+        of_columns = (self.optimum.penalty, owner)
+        penalty, owners = (np.r_[x[:q], np.tile(x[q:], n_groups)] for x in of_columns)
         return beta, xx, penalty, owners
 
     def random_effects(self) -> pd.DataFrame:
@@ -496,9 +415,10 @@ def fit(
     estimate[0] += mean
     covariance = to_r @ solution.inverse.dense[0].numpy() @ to_r.T * scale
     dof = n - edf.sum()
-    if optimum.mixed_fit is not None:
-        uncertainty = optimum.mixed_fit.uncertainty
-        dof = uncertainty.dof(to_r[:, uncertainty.columns])
+    of_bars: dict[str, Any] = {}
+    if (found := optimum.mixed_fit) is not None:
+        dof = found.uncertainty.dof(to_r[:, found.uncertainty.columns])
+        of_bars = {"correlations": found.correlations, "singular": found.singular}
     total = float((w * (y - np.average(y, weights=w)) ** 2).sum())
     _warn_of_a_reproduced_response(rss, total)
     residuals = w**0.5 * rows.residuals(solution)
@@ -525,8 +445,7 @@ def fit(
         deviance_explained=1 - rss / total,
         criterion=optimum.score,
         aic=-2 * optimum.loglik + 2 * (optimum.n_parameters + 1),
-        correlations=optimum.correlations,
-        singular=optimum.singular,
+        **of_bars,
         is_mixed=optimum.mixed_fit is not None,
         parts=design.parts,
         random=random,
@@ -535,7 +454,6 @@ def fit(
         empty_cells=design.empty_cells,
         design=design,
         state=state,
-        spread=covariances,
         weights=w,
         mean=mean,
         optimum=optimum,
@@ -563,11 +481,9 @@ def _mixed_optimum(
 ) -> Optimum:
     """Fit a model with random effects in lme4's notation, whose likelihood is marginal."""
     components = mixed.components_of(formula, design, moments, start)
-    found = mixed.solve(moments, list(components.values()), method)
-    deviations, correlations, singular = mixed.describe(components, found)
-    for message in singular:
+    found = mixed.solve(moments, components, method)
+    for message in found.singular:
         warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
-    by_labels = dict(zip(components, found.covariances, strict=True))
     loglik = float(found.solution.loglik) + float(np.log(weights).sum()) / 2 - of_units
     return Optimum(
         solution=found.solution,
@@ -575,11 +491,8 @@ def _mixed_optimum(
         loglik=loglik,
         score=-loglik,
         n_parameters=float(design.matrix.free.sum() + found.n_parameters),
-        deviations=deviations,
+        deviations=found.deviations,
         mixed_fit=found,
-        covariances={labels: by_labels[labels] for labels in formula.blocks},
-        correlations=correlations,
-        singular=singular,
     )
 
 
@@ -597,8 +510,7 @@ def _additive_optimum(
     grouped = design.grouped
     w = rows.weights
     n = len(w)
-    of_columns = block_diag(matrix.penalties / design.units**2, *grouped.penalties)
-    penalties = torch.from_numpy(of_columns)
+    penalties = torch.from_numpy(block_diag(matrix.penalties / design.units**2, *grouped.penalties))
     where = moments.xx.device
     begin = penalties.to(where), torch.from_numpy(start).to(where)
     solution = _to_cpu(solve(moments, *begin, method=method, tolerance=tolerance))
@@ -632,8 +544,7 @@ def _additive_optimum(
         score=float(reached.value) + of_units - of_weights,
         n_parameters=float(solution.edf.sum()),
         deviations=dict(zip(owners, deviations, strict=True)),
-        penalties=of_columns,
-        curvature=reached.hessian[0].numpy(),
+        penalty=penalty.numpy(),
     )
 
 

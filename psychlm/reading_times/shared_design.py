@@ -99,28 +99,16 @@ def share_design(
     diagonals = matrix.diagonals(design.centre, covariances, covariances)
     diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), n_rows)
     check_collinear(correlation, matrix.names, matrix.free)
-    of_words = (
-        block_diag(matrix.penalties / scale**2, *grouped.penalties),
-        columns.sums(word_of_row, n_words, np.ones(n_rows)),
-        readings_of_word.astype(np.float64),
-        np.add.reduceat(times, first_row_of_word, axis=0),
-        effect_sums,
-        start_smoothing(diagonals, n_rows),
-    )
-    penalties, sums, counts, y_sums, z_sums, start = (
-        torch.from_numpy(array).to(device) for array in of_words
-    )
-    return SharedDesign(
-        penalties=penalties,
-        sums=sums,
-        counts=counts,
-        y_sums=y_sums,
-        z_sums=z_sums,
-        words=word[first_row_of_word],
-        bounds=bounds,
-        base=base,
-        start=start,
-    )
+    arrays = {
+        "penalties": block_diag(matrix.penalties / scale**2, *grouped.penalties),
+        "sums": columns.sums(word_of_row, n_words, np.ones(n_rows)),
+        "counts": readings_of_word.astype(np.float64),
+        "y_sums": np.add.reduceat(times, first_row_of_word, axis=0),
+        "z_sums": effect_sums,
+        "start": start_smoothing(diagonals, n_rows),
+    }
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    return SharedDesign(words=word[first_row_of_word], bounds=bounds, base=base, **tensors)
 
 
 def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tuple[Moments, Tensor]:

@@ -32,7 +32,7 @@ from psychlm.frames import FrameError, check_readings, check_rows, plain
 from psychlm.reading_times.contrasts import Floats, FormulaError
 from psychlm.reading_times.formula import parse
 from psychlm.reading_times.model_matrix import COLLINEAR, Integers, check_response
-from psychlm.reading_times.reml import Method, Moments, Solution, solve
+from psychlm.reading_times.reml import Moments, Solution, solve
 from psychlm.reading_times.shared_design import SharedDesign, extend, share_design
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ BASELINE = (
     "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency) + s(position) "
     '+ prev_fixated + s(subject, bs="re")'
 )  # Hao et al. (2020), section 2.2, with random intercepts of subjects
+KEYS = ["text_id", "word_id"]
 # Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or
 # what fills a GPU.
 CHUNK_BYTES = 16 * 2**20
@@ -56,10 +57,8 @@ def delta_loglik(
     *,
     models: Sequence[str] | None = None,
     lags: int = 1,
-    within: Sequence[str] = (),
     by: str = "text_id",
     folds: int | None = 10,
-    method: Method = "REML",
     level: float = 0.95,
     n_bootstrap: int = 2000,
     n_permutations: int = 4999,
@@ -90,8 +89,6 @@ def delta_loglik(
     lags : int
         How many previous words' surprisals are added too (spillover); never those of another text
         or beyond a missing word.
-    within : sequence of str
-        Columns of ``surprisals`` that a lag does not cross either: ``["sentence_id"]``.
     by : str
         The column whose values make up folds and are resampled: a text's or a sentence's id.
     folds : int or None
@@ -145,8 +142,8 @@ def delta_loglik(
     # Measures on another scale than ms (logarithms, say) are accepted too.
     timed = any(name.endswith("_ms") for name in readings.columns)
     readings = check_readings(readings if timed else readings.assign(none_ms=np.nan))
-    for name in measures:
-        check_response(readings, name)
+    for measured in measures:
+        check_response(readings, measured)
     if by not in readings.columns or readings[by].isna().any():
         raise FrameError(
             f"by={by!r} is no column of the readings without gaps; name a text's or sentence's id"
@@ -155,24 +152,35 @@ def delta_loglik(
     if folds is not None:
         unit = pd.factorize(readings[by])[0].astype(np.int64)
 
-    scored = score_words(readings, surprisals, models, lags, within)
+    names, scored, word_of_reading = match_words(readings, surprisals, models)
+    bits = np.ascontiguousarray(scored[names].to_numpy(np.float64).T)
+    places = places_before(scored, lags, ())  # (1 + lags, n_words): itself, the one before, ...
     # Measures that are there on the same rows are one sweep.
     groups: dict[bytes, list[str]] = {}
     for name in measures:
         groups.setdefault(readings[name].notna().to_numpy().tobytes(), []).append(name)
-    order = np.lexsort((scored.of_reading, unit))
+    order = np.lexsort((word_of_reading, unit))
     tables = []
     for of_group in groups.values():
         parsed = of_measures[measures.index(of_group[0])]
         rows = order[readings[of_group[0]].notna().to_numpy()[order]]
         used = [x for x in dict.fromkeys((*parsed.variables, *of_group)) if x in readings]
         data = readings[used].iloc[rows]
-        word = scored.of_reading[rows]
+        word = word_of_reading[rows]
         design = share_design(data, parsed, of_group, word, unit[rows], torch_dev)
-        positions = scored.previous(design.words)
+        positions = places[:, design.words]
+        first = (positions < 0).any(axis=0)
+        if first.any():
+            without = scored[KEYS].iloc[positions[0, first]]
+            example = next(without.itertuples(index=False, name=None))
+            raise FrameError(
+                f"{int(first.sum())} words have no previous word in the surprisals, first "
+                f"{example} (text_id, word_id); leave out the first words of texts "
+                "(corpora.reading_times.exclude does so), or set lags=0"
+            )
         dealt = np.random.default_rng(seed)
-        swept = Sweep.begin(design, positions, of_group, method, level, folds, dealt)
-        table, gains = swept.run(scored.models, scored.bits, client)
+        swept = Sweep.begin(design, positions, of_group, level, folds, dealt)
+        table, gains = swept.run(names, bits, client)
         if gains is not None:
             n = design.base.n.cpu().numpy()
             heldout = summarise(gains, n, dealt, n_bootstrap, n_permutations, level)
@@ -184,42 +192,12 @@ def delta_loglik(
     )
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The surprisals of language models, and the readings that they belong to."""
-
-    models: list[str]
-    bits: Floats  # (n_models, n_words)
-    words: pd.DataFrame  # text_id and word_id, sorted
-    of_reading: Integers  # the word of each reading
-    places: Integers  # (1 + lags, n_words): the word itself, the word before it, ...; or -1
-
-    def previous(self, words: Integers) -> Integers:
-        """Return the places of some words and those before them, which must be there."""
-        positions = self.places[:, words]
-        first = (positions < 0).any(axis=0)
-        if first.any():
-            without = self.words.iloc[positions[0, first]]
-            example = next(without.itertuples(index=False, name=None))
-            raise FrameError(
-                f"{int(first.sum())} words have no previous word in the surprisals, first "
-                f"{example} (text_id, word_id); leave out the first words of texts, and "
-                "with within= of sentences (corpora.reading_times.exclude does so), or set lags=0"
-            )
-        return positions
-
-
-def score_words(
-    readings: pd.DataFrame,
-    surprisals: pd.DataFrame,
-    models: Sequence[str] | None,
-    lags: int,
-    within: Sequence[str] = (),
-) -> Scored:
-    """Match readings and surprisals; a word that is not scored, or differs where both frames have a
-    column ``word``, is an error."""
-    keys = ["text_id", "word_id"]
-    every = surprisals.columns.drop([*keys, "word", *within], errors="ignore")
+def match_words(
+    readings: pd.DataFrame, surprisals: pd.DataFrame, models: Sequence[str] | None
+) -> tuple[list[str], pd.DataFrame, Integers]:
+    """Return the models, the sorted surprisals and the row of these for each reading; a word that
+    is not scored, or differs where both frames have a column ``word``, is an error."""
+    every = surprisals.columns.drop([*KEYS, "word"], errors="ignore")
     names = list(every if models is None else models)
     numeric = surprisals.select_dtypes("number")
     wrong = [name for name in names if name not in numeric]
@@ -228,12 +206,12 @@ def score_words(
             f"the surprisals lack numeric columns for the models {wrong}; name the columns of "
             f"models with models=[...] (there are {list(surprisals.columns)[:10]})"
         )
-    table = check_rows(surprisals, keys, [], "surprisals")
-    table = table.sort_values(keys, kind="stable", ignore_index=True)
-    index = pd.MultiIndex.from_frame(table[keys])
-    word = index.get_indexer(pd.MultiIndex.from_frame(readings[keys]))
+    table = check_rows(surprisals, KEYS, [], "surprisals")
+    table = table.sort_values(KEYS, kind="stable", ignore_index=True)
+    index = pd.MultiIndex.from_frame(table[KEYS])
+    word = index.get_indexer(pd.MultiIndex.from_frame(readings[KEYS]))
     if (word < 0).any():
-        absent = readings.loc[word < 0, keys].drop_duplicates()
+        absent = readings.loc[word < 0, KEYS].drop_duplicates()
         first = next(absent.itertuples(index=False, name=None))
         raise FrameError(
             f"{len(absent)} words that were read are not in the surprisals, first {first} "
@@ -249,9 +227,7 @@ def score_words(
                 f"text_id {read['text_id']!r}, word_id {read['word_id']}: read {read['word']!r}, "
                 f"scored {scored[differ[0]]!r}; is one shifted?"
             )
-    places = places_before(table, lags, within)
-    bits = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
-    return Scored(names, bits, table[keys], word, places)
+    return names, table, word
 
 
 @dataclass(frozen=True)
@@ -261,7 +237,6 @@ class Sweep:
     design: SharedDesign
     positions: Integers  # (1 + lags, n_words): of each word, the word before it, ... in surprisals
     measures: list[str]
-    method: Method
     level: float  # coverage of the intervals
     fold: Tensor | None  # (U,): of each unit
     penalties: Tensor  # of the design's columns, the surprisals and the grouped random effects
@@ -274,7 +249,6 @@ class Sweep:
         design: SharedDesign,
         positions: Integers,
         measures: list[str],
-        method: Method,
         level: float,
         folds: int | None,
         rng: np.random.Generator,
@@ -288,18 +262,17 @@ class Sweep:
             )
         moments = pool(design.base, torch.ones_like(design.base.n)[None])
         check_determined(moments, design.penalties, [f"the {len(design.words)} words"])
-        baseline = solve(moments, design.penalties, design.start, method=method)
+        baseline = solve(moments, design.penalties, design.start)
         fold = None
         heldout = torch.empty(0)
         if folds is not None:
             fold = torch.from_numpy(deal_folds(n_units, folds, rng)).to(design.sums.device)
-            penalties = design.penalties
-            heldout, _ = heldout_logliks(design, design.base, fold, penalties, baseline, method)
+            heldout, _ = heldout_logliks(design, design.base, fold, design.penalties, baseline)
         # Surprisals have no penalty; the grouped random effects come last.
         p = design.sums.shape[1]
         none = design.penalties.new_zeros((len(design.penalties), len(positions)))
         penalties = torch.cat([design.penalties[:, :p], none, design.penalties[:, p:]], dim=1)
-        return cls(design, positions, measures, method, level, fold, penalties, baseline, heldout)
+        return cls(design, positions, measures, level, fold, penalties, baseline, heldout)
 
     def run(
         self, names: list[str], values: Floats, client: Client | str | None
@@ -342,16 +315,28 @@ class Sweep:
         units, scale = extend(design, torch.from_numpy(columns).to(design.sums.device), names)
         everything = pool(units, torch.ones_like(design.base.n)[None])
         check_determined(everything, self.penalties, [f"the {len(design.words)} words"])
-        full = solve(everything, self.penalties, design.start, method=self.method)
+        full = solve(everything, self.penalties, design.start)
         gain = full.loglik - self.baseline.loglik.repeat(len(names))
         converged = full.converged
         gains = None
         if self.fold is not None:
-            heldout, all_converged = heldout_logliks(
-                design, units, self.fold, self.penalties, full, self.method
-            )
+            heldout, all_converged = heldout_logliks(design, units, self.fold, self.penalties, full)
             gains = (heldout - self.base_heldout.repeat(1, len(names))).cpu().numpy()
             converged = converged & all_converged
+        # The surprisals' coefficients in ms per bit, with t intervals.
+        p = design.sums.shape[1]
+        scale = scale.repeat_interleave(m, dim=0)
+        variance = full.inverse.dense.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
+        estimate = (full.beta[:, p:] / scale).cpu().numpy()
+        error = (variance.sqrt() / scale).cpu().numpy()
+        dof = (full.n - full.edf.sum(dim=1)).cpu().numpy()
+        margin = scipy.stats.t.ppf((1 + self.level) / 2, dof)[:, None] * error
+        effects = {}
+        for i in range(estimate.shape[1]):
+            name = ("effect", "prev_effect")[i] if i < 2 else f"prev{i}_effect"
+            effects[name] = estimate[:, i]
+            effects[f"{name}_low"] = estimate[:, i] - margin[:, i]
+            effects[f"{name}_high"] = estimate[:, i] + margin[:, i]
         frame = pd.DataFrame(
             {
                 "model": np.repeat(names, m),
@@ -359,28 +344,12 @@ class Sweep:
                 "n": full.n.cpu().numpy().astype(np.int64),
                 "loglik": full.loglik.cpu().numpy(),
                 "gain": gain.cpu().numpy(),
-                **self.effects(full, scale.repeat_interleave(m, dim=0)),
+                **effects,
                 "edf": full.edf.sum(dim=1).cpu().numpy(),
                 "converged": converged.cpu().numpy(),
             }
         )
         return frame, gains
-
-    def effects(self, full: Solution, scale: Tensor) -> dict[str, Floats]:
-        """Return the surprisals' coefficients in ms per bit with t intervals."""
-        p = self.design.sums.shape[1]
-        variance = full.inverse.dense.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
-        estimate = (full.beta[:, p:] / scale).cpu().numpy()
-        error = (variance.sqrt() / scale).cpu().numpy()
-        dof = (full.n - full.edf.sum(dim=1)).cpu().numpy()
-        margin = scipy.stats.t.ppf((1 + self.level) / 2, dof)[:, None] * error
-        columns = {}
-        for i in range(estimate.shape[1]):
-            name = ("effect", "prev_effect")[i] if i < 2 else f"prev{i}_effect"
-            columns[name] = estimate[:, i]
-            columns[f"{name}_low"] = estimate[:, i] - margin[:, i]
-            columns[f"{name}_high"] = estimate[:, i] + margin[:, i]
-        return columns
 
 
 def pool(units: Moments, weights: Tensor) -> Moments:
@@ -439,12 +408,7 @@ def check_determined(moments: Moments, penalties: Tensor, rows: Sequence[str]) -
 
 
 def heldout_logliks(
-    design: SharedDesign,
-    units: Moments,
-    fold: Tensor,
-    penalties: Tensor,
-    full: Solution,
-    method: Method,
+    design: SharedDesign, units: Moments, fold: Tensor, penalties: Tensor, full: Solution
 ) -> tuple[Tensor, Tensor]:
     """Fit without each fold, all folds at once, and return the log-likelihood of its units.
 
@@ -466,7 +430,7 @@ def heldout_logliks(
             for k in range(n_folds)
         ],
     )
-    trained = solve(training, penalties, full.log_lambda.repeat(n_folds, 1), method=method)
+    trained = solve(training, penalties, full.log_lambda.repeat(n_folds, 1))
 
     # The coefficients that each unit is predicted with: those of the fit without its fold.
     beta = trained.beta.view(n_folds, n_models, m, p)[fold]

@@ -83,9 +83,9 @@ def anova(*fits: GAMFit) -> Table:
     log-likelihoods, chi-squared with the difference in parameters. Restricted likelihoods (REML) do
     not compare where fixed effects differ: such fits are fitted again by ML, as lme4 does. Additive
     models are compared by the difference of their deviances as a share of the larger model's scale,
-    with the difference of n - 2 tr F + tr FF, the degrees of freedom of the residual, less those
-    that the estimation of the smoothing takes (Wood, Pya & Saefken 2016): mgcv's ``anova(a, b,
-    test="Chisq")``.
+    with the difference of n - 2 tr F + tr FF, the degrees of freedom of the residual: mgcv's
+    ``anova(a, b, test="Chisq")``, which, as fits by ``backend="mgcv"`` do here, takes off those
+    that the estimation of the smoothing takes, too (Wood, Pya & Saefken 2016).
 
     Parameters
     ----------
@@ -171,12 +171,7 @@ def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
 
 def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
     """Compare additive models by their deviances."""
-    deviance, residual_df, of_smoothing = np.array([fit._deviance() for fit in fits]).T
-    notes = [*formulas]
-    if np.isnan(of_smoothing).any():
-        of_smoothing = np.zeros(len(fits))
-        notes.append("degrees of freedom without mgcv's correction: a model is too large for it")
-    residual_df = residual_df - of_smoothing
+    deviance, residual_df = np.array([fit._deviance() for fit in fits]).T
     largest = fits[int(residual_df.argmin())]
     df = -np.diff(residual_df)
     chi2 = -np.diff(deviance) / largest.scale
@@ -195,9 +190,10 @@ def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
         },
         index=pd.RangeIndex(1, len(fits) + 1, name="model"),
     )
-    notes.append(
-        f"{fits[0].n:,} rows; the scale is model {fits.index(largest) + 1}'s, {largest.scale:.5g}"
-    )
+    scale = f"the scale is model {fits.index(largest) + 1}'s, {largest.scale:.5g}"
+    notes = [*formulas, f"{fits[0].n:,} rows; {scale}"]
+    if largest.backend == "native" and len(largest.smooths):
+        notes.append("smoothing counts as known; fits by backend='mgcv' count its estimation, too")
     return Table(table, "Analysis of deviance", tuple(notes))
 
 
@@ -396,8 +392,12 @@ def marginal_means(
         notes.append(f"averaged over the levels of {', '.join(averaged)}")
     if held:
         notes.append(f"at the means {', '.join(held)}")
-    if pairs:
-        notes.append(_what_was_adjusted(adjust, sizes))
+    if pairs and (adjust == "none" or (sizes <= 2).all()):
+        notes.append("p of single comparisons")
+    elif pairs:
+        names = {"tukey": "Tukey's", "holm": "Holm's", "bonferroni": "Bonferroni's"}
+        intervals = "; intervals by Bonferroni's" if adjust == "holm" else ""
+        notes.append(f"p adjusted by {names[adjust]} method{intervals}")
     if response:
         variance = fit.scale if bias_correction else None
         table, note = to_response(table, transform, pairs, variance, is_link=not call)
@@ -449,14 +449,6 @@ def _reference_grid(
             grid[name] = grid[name].astype(fit.data[name].dtype)
     rest = [name for name in fit.variables if name not in grid]
     return grid, fit.data[rest].iloc[[0] * len(grid)].reset_index(drop=True), held
-
-
-def _what_was_adjusted(adjust: Adjust, sizes: Floats) -> str:
-    if (sizes <= 2).all() or adjust == "none":
-        return "p of single comparisons"
-    names = {"tukey": "Tukey's", "holm": "Holm's", "bonferroni": "Bonferroni's"}
-    note = f"p adjusted by {names[adjust]} method"
-    return note + ("; intervals by Bonferroni's" if adjust == "holm" else "")
 
 
 def adjusted(

@@ -72,10 +72,9 @@ def ratings() -> pd.DataFrame:
 SEVERITIES = [0.7, -0.4, 0.1, -0.4]
 
 
-@pytest.mark.parametrize("model", ["PCM", "RSM"])
-def test_severities_of_ratings_maximise_the_likelihood_and_recover_the_raters(model, ratings):
+def test_severities_of_ratings_maximise_the_likelihood_and_recover_the_raters(ratings):
     """The reference is the likelihood written out here, and the curvature of it."""
-    fit = irt.fit_raters(ratings, model)
+    fit = irt.fit_raters(ratings)
     assert fit.converged
     severity, se = fit.raters.sort_index()["severity"], fit.raters.sort_index()["se"]
     assert severity.sum() == pytest.approx(0, abs=1e-9)
@@ -88,10 +87,7 @@ def test_severities_of_ratings_maximise_the_likelihood_and_recover_the_raters(mo
     def negative(point):
         sd, free = point[0], point[1:4]
         severities = np.r_[free, -free.sum()]
-        if model == "PCM":
-            steps = point[4:].reshape(4, 3)
-        else:
-            steps = point[4:8, None] + np.r_[point[8:], -point[8:].sum()]
+        steps = point[4:].reshape(4, 3)
         z = sd * nodes - steps[item][:, :, None] - severities[rater][:, None, None]
         total = np.concatenate([0 * z[:, :1], z.cumsum(1)], 1)
         log_p = total[np.arange(len(score)), score] - np.log(np.exp(total).sum(1))
@@ -100,10 +96,8 @@ def test_severities_of_ratings_maximise_the_likelihood_and_recover_the_raters(mo
         return -np.log(np.exp(by_person) @ weights).sum()
 
     steps = fit.items.sort_index()[["b1", "b2", "b3"]].to_numpy()
-    location = steps.mean(axis=1)
-    np.testing.assert_allclose(fit.items.sort_index()["b"], location)
-    of_steps = steps.ravel() if model == "PCM" else np.r_[location, (steps[0] - location[0])[:2]]
-    point = np.r_[fit.ability_sd, severity[:3], of_steps]
+    np.testing.assert_allclose(fit.items.sort_index()["b"], steps.mean(axis=1))
+    point = np.r_[fit.ability_sd, severity[:3], steps.ravel()]
     assert -negative(point) == pytest.approx(fit.loglik, abs=1e-3)
     assert np.abs(optimize.approx_fprime(point, negative, 1e-5)).max() < 0.05
     hessian = optimize.approx_fprime(

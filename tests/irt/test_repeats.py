@@ -132,35 +132,6 @@ def test_scores_that_are_no_right_and_wrong_are_refused_with_the_reason() -> Non
     assert frames.check_responses(answers().draw(np.random.default_rng(0))).notna().any(axis=None)
 
 
-def test_an_adaptive_test_asks_again_and_keeps_every_answer(tmp_path) -> None:
-    bank = irt.fit(answers(6, 200))
-    asked: list = []
-
-    def sampler(item: str) -> float:
-        asked.append(item)
-        return float(len(asked) % 2)
-
-    options = {"n_items": 9, "times": 3, "answers": tmp_path / "answers.json"}
-    test = irt.adaptive_test(bank, sampler, **options)
-    assert len(asked) == 9 and 2 <= pd.Series(asked).value_counts().max() <= 3
-    again = irt.adaptive_test(bank, sampler, **options)
-    assert len(asked) == 9
-    pd.testing.assert_frame_equal(test.theta, again.theta)
-    assert irt.adaptive_test(bank, sampler, n_items=9).n_asked.item() == 6  # once each
-
-
-def test_a_test_of_recorded_repeats_ends_where_all_of_them_lead() -> None:
-    repeated = answers(7, 150)
-    bank = irt.fit(repeated)
-    rng = np.random.default_rng(0)
-    test = irt.adaptive_test(bank, repeated, n_items=99, times=3, rng=rng)
-    assert test.n_asked.tolist() == repeated.n.sum(axis=1).tolist()
-    last = test.theta.ffill(axis=1).iloc[:, -1]
-    np.testing.assert_allclose(last, bank.score(repeated)["theta"], atol=1e-3)
-    with pytest.raises(ValueError, match="rng=np.random.default_rng"):
-        irt.adaptive_test(bank, repeated)
-
-
 def test_classical_statistics_and_short_forms_are_those_of_the_shares() -> None:
     rng = np.random.default_rng(8)
     repeated = simulate.responses(rng.normal(size=60), simulate.items(12, rng), rng, repeats=4)
