@@ -1,14 +1,14 @@
-"""Fit an item response model: check, compress, EM, refine, standard errors, result.
+"""Fit an item response model: check, compress, climb, refine, standard errors, result.
 
-``estimate`` is the algorithm for dichotomous items: EM on a coarse grid of ability, then Newton's
-method and, with guessing, other starts of single items, again on finer grids until a finer one
-changes nothing.
+``solve`` is the algorithm for all: from every start a few EM steps, for items whose M-step takes
+products of matrices alone, then Newton's method and, with guessing, other starts of single items,
+again on finer grids until a finer one changes nothing.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,8 +19,9 @@ from psychlm.device import Device, record_use, torch_device
 from psychlm.frames import Repeated
 from psychlm.irt._repeats import correlation_of_repeats
 from psychlm.irt.arrays import host, namespace, on_device
+from psychlm.irt.categories import AT_BOUND, LARGEST_LOG_SD, CategoryEM
 from psychlm.irt.climb import climb
-from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
+from psychlm.irt.em import EM, SCORING_STEPS, Climbable, Settings, squarem
 from psychlm.irt.likelihood import (
     GRID_ERROR,
     LARGEST_SLOPE,
@@ -50,7 +51,7 @@ from psychlm.irt.standard_errors import standard_errors as errors_of
 from psychlm.irt.starts import START_COMMON_GUESSING, better_starts, start_from_scores
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
 
 ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
@@ -197,12 +198,10 @@ def fit(
     given |= {"fixed": fixed, "levels_of_fixed": levels, "weights": weights}
     spec = specify(responses, model, reference=reference, item_names=item_names, **given)
     sandwich = standard_errors == "sandwich" or (weights is not None and bool(standard_errors))
-    given_errors = bool(standard_errors)
+    if isinstance(start, IRTFit) and group is None:
+        start.require_one_group()
     if isinstance(start, IRTFit) and start.groups is None:
         start = start.items
-    if difficulty_prior is None:
-        check_answers(spec)
-    by_products = spec.takes_products and not sandwich and not isinstance(start, IRTFit)
     if difficulty_prior is not None:
         torch_device(device)  # an unknown one is an error, and this computes on the CPU
         record_use("irt.fit", "cpu")
@@ -210,13 +209,9 @@ def fit(
 
         with few_threads(spec.answers.values.size):
             solution = solve_explanatory(spec, difficulty_prior, settings)
-    elif by_products:
-        solution = solve_by_products(spec, start, given_errors, settings, device)
     else:
-        from psychlm.irt.categories import solve_general
-
-        with few_threads(spec.answers.values.size):
-            solution = solve_general(spec, start, given_errors, settings, sandwich, device)
+        check_answers(spec)
+        solution = solve(spec, start, bool(standard_errors), settings, sandwich, device)
     result = result_of(spec, solution)
     if isinstance(responses, Repeated) and responses.n.to_numpy().max() > 1:
         correlation, se = correlation_of_repeats(result, responses, group)
@@ -242,57 +237,85 @@ def check_same_form(model: str | Mapping | pd.Series, bank: IRTFit) -> None:
 
 
 @np.errstate(all="ignore")  # what is not a number is refused step by step
-def solve_by_products(
+def solve(
     spec: Specification,
-    start: pd.DataFrame | None,
+    start: pd.DataFrame | IRTFit | None,
     standard_errors: bool,
     settings: Settings,
-    device: Device,
+    sandwich: bool = False,
+    device: Device = "cpu",
 ) -> Solution:
-    """Estimate by EM and Newton's method on products of matrices, and give the standard errors."""
-    encoded = spec.answers
-    items = spec.items
-    whole_information = 3 * len(items) <= EXACT_PARAMETERS
-    if encoded.values.size <= NUMPY_CELLS and whole_information and str(device) in ("auto", "cpu"):
-        record_use("irt.fit", "cpu")  # with NumPy: torch takes a second to start
-    else:
-        encoded = encoded.on(pick_device(device, "irt.fit", encoded.values.size))
-    free = on_device(np.isnan(spec.fixed[2]), encoded.device)
-    common_slope = spec.tied(0) == "all"
-    common_guessing = spec.tied(2) == "all"
-    design = Design(common_slope, free, spec.priors, common_guessing)
-    em = EM(encoded, design, settings)
-    blocks = np.full((len(items), 4, 4), np.nan)
-    covariance = None
-    with few_threads(encoded.values.size):
-        starts = starting_values(spec, em, start)
-        parameters, settled, loglik, error = estimate(em, starts)
+    """Climb from every start, on finer grids while the log-likelihood moves; give the errors."""
+    where = device_of_fit(spec, device)
+    em: Climbable
+    starts: Iterable
+    with few_threads(spec.answers.values.size):
+        if spec.takes_products:
+            free = on_device(np.isnan(spec.fixed[2]), where)
+            common = [spec.tied(kind) == "all" for kind in (0, 2)]
+            design = Design(common[0], free, spec.priors, common[1])
+            em = EM(spec.answers.on(where), design, settings)
+            starts = starts_by_products(em, spec, start)
+        else:
+            em = CategoryEM(spec, settings, where)
+            starts = em.starts(start)
+        ends = [finish(em, begin) for begin in starts]
+        parameters, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
+        posterior, _ = em.expect(parameters)
+        parameters = em.turned(parameters, posterior)
+        values, mean, sd = map(host, em.unpack(parameters))
+        blocks = np.full((values.shape[1], len(values), len(values)), np.nan)
+        variances = np.full((2, len(sd)), np.nan)
+        covariance = None
         if standard_errors:
-            blocks[:, :3, :3], covariance = errors_of(em, parameters)
-    runaway = host(abs(parameters.slope) >= LARGEST_SLOPE)
-    values = np.repeat([[1.0], [0.0], [0.0], [1.0]], len(items), axis=1)
-    values[: len(parameters.values)] = host(parameters.values)
-    numbers = spec.numbers()
+            blocks, variances, covariance = errors_of(em, parameters, spec, sandwich)
+        se_mean, se_log_sd = np.sqrt(variances)
+        loglik = float(posterior.loglik @ em.count)
+        runaway = host(em.items(parameters).steepness >= LARGEST_SLOPE)
+
+    # What a reader of the estimates must know, item by item, in any group.
+    settled = settled & ~runaway
+    item = np.array(spec.columns)[:, 0]
+    free = np.isnan(spec.fixed)[:, item]
+    asymptote = np.array(spec.row_kinds)[:, None] > 1
+    ended = asymptote & (np.minimum(values, 1 - values) < AT_BOUND)  # at 0 itself is a maximum
+    lacking = free & ~ended & np.isnan(blocks.diagonal(axis1=1, axis2=2).T) & standard_errors
+    marks = {"runaway": runaway, "unsettled": ~settled & ~runaway}
+    marks["at_bound"] = (free & ended & (values != 0)).any(0)
+    marks["unknown"] = lacking.any(0) & ~runaway
+    by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
+    at_limit = np.abs(np.log(sd)) > LARGEST_LOG_SD - 1e-6
+    messages = [
+        f"the abilities of group {spec.groups[g]!r} have a standard deviation of {sd[g]:g}, its "
+        "bound: their answers do not tell how far persons lie apart; take groups together, or free "
+        "fewer items"
+        for g in np.flatnonzero(at_limit)
+    ]
     return Solution(
         values=values,
         blocks=blocks,
+        groups={"mean": mean, "sd": sd, "se_mean": se_mean, "se_sd": se_log_sd * sd},
         covariance=covariance,
-        n_parameters=len(np.unique(numbers[numbers >= 0])),
+        n_parameters=len(em.inside(parameters)),
         loglik=loglik,
-        log_prior=design.log_prior(parameters),
+        log_prior=float(em.log_prior(parameters)),
         n_iterations=em.n_steps,
         loglik_error=error,
         quadrature=str(em.grid),
-        converged=settled & ~runaway,
-        messages=problems(
-            items,
-            em,
-            error,
-            runaway=runaway,
-            unsettled=~settled & ~runaway,
-            unknown=np.isnan(blocks[:, 1, 1]) & ~runaway & standard_errors,
-        ),
+        converged=settled,
+        messages=messages + problems(spec.items, em, error, **by_item),
+        errors="sandwich" if sandwich else "observed information",
     )
+
+
+def device_of_fit(spec: Specification, device: Device) -> torch.device | None:
+    """Return where to compute; None: with NumPy, since torch takes a second to start."""
+    size = spec.answers.values.size
+    few = size <= NUMPY_CELLS and 3 * len(spec.items) <= EXACT_PARAMETERS
+    if few and spec.model.form.takes_arrays() and str(device) in ("auto", "cpu"):
+        record_use("irt.fit", "cpu")
+        return None
+    return pick_device(device, "irt.fit", size)
 
 
 def starting_values(spec: Specification, em: EM, start: pd.DataFrame | None) -> list[Logistic]:
@@ -333,32 +356,22 @@ def starting_values(spec: Specification, em: EM, start: pd.DataFrame | None) -> 
     return [start_from_scores(responses, design, plain.guessing), rough]
 
 
-def estimate(em: EM, starts: list[Logistic]) -> tuple[Logistic, np.ndarray, float, float]:
-    """Climb from every start, roughly at first; go on from the best.
+def starts_by_products(em: EM, spec: Specification, start: pd.DataFrame | None) -> list[Logistic]:
+    """Return where to climb from: where first steps from every start reached most, if few items.
 
-    Return parameters, which items have converged, the log-likelihood, and by how much it moves on a
-    grid of half the step.
+    Newton's method, which follows, builds the information matrix whole.
     """
-    responses = em.responses
-    others = []
+    starts = starting_values(spec, em, start)
     guessed = len(starts[0].values) > 2
-    # Newton's method builds the information matrix whole, which is possible for so many items.
-    newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
-    if newtonian:
-        first, *others = approach(em, starts, guessed)
-        starts = [first]
-    ends = [finish(em, start, others, guessed, newtonian) for start in starts]
-    parameters, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
-    posterior, _ = em.expect(parameters)
-
-    # The likelihood knows no sign of ability: persons with more correct responses stand higher.
-    share = responses.n_correct / responses.n_answered
-    surplus = 0 * posterior.mean
-    for block in responses.blocks():
-        surplus += (block.correct - block.of_answered(share[block.items])).sum(1)
-    if float((surplus * posterior.mean) @ responses.count) < 0:
-        parameters.values[0] *= -1
-    return parameters, host(settled), float(posterior.loglik @ responses.count), error
+    if len(starts[0].values[:3]) * em.responses.n_items > EXACT_PARAMETERS:
+        em.first_steps = None
+        return starts
+    first, *others = approach(em, starts, guessed)
+    if guessed:  # EM's steps become so small that they look like convergence
+        em.others = others
+    else:
+        em.first_steps = FIRST_STEPS
+    return [first]
 
 
 def approach(em: EM, starts: list[Logistic], guessed: bool) -> list[Logistic]:
@@ -387,35 +400,32 @@ def approach(em: EM, starts: list[Logistic], guessed: bool) -> list[Logistic]:
     return [first, *others]
 
 
-def finish(
-    em: EM, parameters: Logistic, others: list[Logistic], guessed: bool, newtonian: bool
-) -> tuple[Logistic, Tensor, QuadratureGrid, float, float]:
+def finish(em: Any, parameters: Any) -> tuple[Any, np.ndarray, QuadratureGrid, float, float]:
     """Climb to a maximum, on finer grids while the log-likelihood moves.
 
-    With guessing, other starts of single items are tried, among them ``others``, and the climb goes
-    on from what gains. Return parameters, which items have converged, the grid, by how much a finer
-    one would move the log-likelihood, and log-likelihood plus log prior.
+    With guessing other starts of single items are tried, and the climb goes on from what gains.
+    Return parameters, which items have converged, the grid, by how much a finer one would move the
+    log-likelihood, and log-likelihood plus log prior.
     """
     settings = em.settings
-    tries_starts = guessed and newtonian
+    others = em.others
     while True:
-        # With guessing EM's steps become so small that they look like convergence.
-        converged = parameters.slope != parameters.slope  # of no item
-        if not (guessed and newtonian):
-            limit = FIRST_STEPS if newtonian else None
-            parameters, done = squarem(em, parameters, settings.tolerance, limit)
-            converged |= done
-        if newtonian and not converged.all() and em.n_steps < settings.max_iterations:
-            parameters, _, converged = climb(em, parameters)
-        _, objective = em.expect(parameters)
+        converged: Any = np.array(False)
+        if em.first_steps != 0:
+            parameters, done = squarem(em, parameters, settings.tolerance, em.first_steps)
+            converged = np.array(done)
+        if em.first_steps is None or converged or em.n_steps >= settings.max_iterations:
+            _, objective = em.expect(parameters)
+        else:
+            parameters, objective, converged = climb(em, parameters)
         exhausted = em.n_steps >= settings.max_iterations
-        if tries_starts and not exhausted:
+        if others is not None and not exhausted:
             other = better_starts(em, parameters, SMALL_GAIN, others)
             if other is not None:
                 parameters = other
                 continue
-            tries_starts = False
+            others = None
         error = em.grid_error(parameters, objective)
-        if error < GRID_ERROR or em.grid.step <= SMALLEST_STEP or exhausted:
-            return parameters, converged, em.grid, error, objective
+        if not error > GRID_ERROR or em.grid.step <= SMALLEST_STEP or exhausted:
+            return parameters, host(converged), em.grid, error, objective
         em.grid = em.grid.halved()

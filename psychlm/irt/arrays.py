@@ -1,4 +1,4 @@
-"""Arrays of NumPy or PyTorch: the engine for dichotomous items computes with either.
+"""Arrays of NumPy or PyTorch: the estimation of item parameters computes with either.
 
 It calls what both have under one name, by :func:`namespace`; the functions here are the rest.
 PyTorch takes a second to import, and longer for a small array; it has threads and GPUs.
@@ -81,6 +81,14 @@ def log_sigmoid(x: Any) -> Any:
     if namespace(x) is not np:
         return namespace(x).nn.functional.logsigmoid(x)
     return np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
+
+
+def log_softmax(x: Any, axis: int) -> Any:
+    """Return log shares of exp(x) along an axis."""
+    if namespace(x) is not np:
+        return x.log_softmax(axis)
+    x = x - x.max(axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis, keepdims=True))
 
 
 def solve(a: Any, b: Any) -> Any:

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from psychlm.irt.arrays import device_of, namespace, sigmoid, solve, zeros
+import numpy as np
+
+from psychlm.irt.arrays import device_of, host, namespace, sigmoid, solve, zeros
 from psychlm.irt.climb import NewtonSystem
 from psychlm.irt.likelihood import (
     QUADRATURE_ERROR,
@@ -33,7 +35,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.priors import LogNormal
 from psychlm.irt.response_functions import Logistic, ResponseFunction, item_matrices
 from psychlm.irt.response_matrix import ResponseMatrix
-from psychlm.irt.standard_errors import estimates_basis, observed_information
+from psychlm.irt.standard_errors import estimates_basis, free_parameters, observed_information
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,7 +69,7 @@ class Expectation(ABC):
     quadrature_error = QUADRATURE_ERROR  # nats, of the grid
 
     @abstractmethod
-    def integrand(self, parameters: Any) -> tuple[Callable, Tensor, Callable, float]:
+    def integrand(self, parameters: Any) -> tuple[Callable, Tensor, Callable, Tensor | float]:
         """Return what :func:`resolve` takes, and the log density of the priors.
 
         The first is the log-likelihood at nodes, then the slopes, and a grid's density of ability.
@@ -79,14 +81,14 @@ class Expectation(ABC):
         self.grid, _, posterior = resolve(
             loglik_at, slope, self.count, self.grid, self.quadrature_error, weighted
         )
-        return posterior, float(posterior.loglik @ self.count) + log_prior
+        return posterior, float(posterior.loglik @ self.count + log_prior)
 
     def grid_error(self, parameters: Any, objective: float) -> float:
         """Return by how many nats the objective moves on a grid of half the step."""
         loglik_at, _, weighted, log_prior = self.integrand(parameters)
         finer = self.grid.halved()
         posterior = integrate(loglik_at(finer.nodes), weighted(finer))
-        return abs(float(posterior.loglik @ self.count) + log_prior - objective)
+        return abs(float(posterior.loglik @ self.count + log_prior) - objective)
 
 
 class Climbable(Expectation):
@@ -98,10 +100,57 @@ class Climbable(Expectation):
 
     responses: ResponseMatrix
     kinds: list[int]  # rows of parameters of which some are estimated
+    priors: Any  # false where there are none
+
+    used: Any  # numbers of the cells, parameters by row and column, in the derivatives
+    first_steps: int | None = 0  # of EM before each climb; None: to convergence, without a climb
+    others: list | None = None  # further starts of single items; None: no other start is tried
 
     def items(self, parameters: Any) -> ResponseFunction:
         """Return the items with these parameters."""
         return parameters
+
+    def density(self, parameters: Any) -> Callable[[QuadratureGrid], QuadratureGrid]:
+        """Return what weights a grid with the density of ability; here it is N(0, 1)."""
+        return lambda grid: grid
+
+    @abstractmethod
+    def prior_terms(self, parameters: Any) -> Tensor:
+        """Return the priors' log density with its first and second derivatives, (3, ...)."""
+
+    def integrand(self, parameters: Any) -> tuple[Callable, Tensor, Callable, Tensor | float]:
+        """Return log-likelihood, slopes, density of ability, and log prior."""
+        items = self.items(parameters)
+        loglik_at = partial(node_loglik, self.responses, items)
+        return loglik_at, items.steepness, self.density(parameters), self.log_prior(parameters)
+
+    def log_prior(self, parameters: Any) -> Tensor | float:
+        """Return the log density of the priors, in nats."""
+        return self.prior_terms(parameters)[0].sum() if self.priors else 0.0
+
+    def turned(self, parameters: Any, posterior: Posterior) -> Any:
+        """Return the parameters with the sign of ability; the likelihood may know none."""
+        return parameters
+
+    @abstractmethod
+    def unpack(self, parameters: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows of parameters by column, and the groups' means and sds of ability."""
+
+    @abstractmethod
+    def inside(self, parameters: Any) -> np.ndarray:
+        """Return which estimates are within their bounds, bool (n_estimates,)."""
+
+    @abstractmethod
+    def derivatives(self, parameters: Any) -> Tensor:
+        """Return derivatives of the used cells by the estimates, (n_used, n_estimates)."""
+
+    @abstractmethod
+    def information(self, parameters: Any, grid: QuadratureGrid, rough: bool = False) -> Tensor:
+        """Return the observed information, with that of priors."""
+
+    def observed(self, parameters: Any) -> Tensor:
+        """Return the observed information in the estimates, with that of priors."""
+        return self.information(parameters, self.grid)
 
     def moment_scores(self, parameters: Any) -> Callable[[Tensor, Any], Tensor]:
         """Return a function to derivatives by the groups' moments, (n_rows, n_moments); here none.
@@ -133,34 +182,64 @@ class EM(Climbable):
     def __init__(self, responses: ResponseMatrix, design: Design, settings: Settings) -> None:
         self.responses = responses
         self.design = design
+        self.priors = design.priors
         self.settings = settings
         self.grid = quadrature_grid(device=responses.device)
         self.count = responses.count
         self.n_steps = 0
         self.kinds = [0, 1, 2] if design.guessing_free.any() else [0, 1]
+        self.used = np.arange(len(self.kinds) * responses.n_items)
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS
         self.informed: tuple = (None, "", None)  # parameters and grid of the last rough information
 
-    def integrand(self, parameters: Logistic) -> tuple[Callable, Tensor, Callable, float]:
-        """Return log-likelihood and slopes, N(0, 1) as density of ability, and log prior."""
-        loglik_at = partial(node_loglik, self.responses, parameters)
-        return loglik_at, parameters.slope, lambda grid: grid, self.design.log_prior(parameters)
-
-    def prior_curvature(self, parameters: Logistic) -> Tensor:
-        """Return second derivatives of the log prior by the parameters, (n_rows, n_items)."""
+    def prior_terms(self, parameters: Logistic) -> Tensor:
+        """Return the priors' log density and derivatives by parameter, (3, n_rows, n_items)."""
         values = parameters.values
-        return self.design.prior_terms(values, self.design.free(len(values)))[2]
+        return self.design.prior_terms(values, self.design.free(len(values)))
 
     def information(
         self, parameters: Logistic, grid: QuadratureGrid, rough: bool = False
     ) -> Tensor:
         """Return the observed information in the parameters' first rows, with that of priors."""
         information = observed_information(self, parameters, grid, rough)
-        if self.design.priors:
-            curvature = self.prior_curvature(parameters)[: len(self.kinds)].reshape(-1)
+        if self.priors:
+            curvature = self.prior_terms(parameters)[2, : len(self.kinds)].reshape(-1)
             information -= namespace(curvature).diag(curvature)
         return information
+
+    def observed(self, parameters: Logistic) -> Tensor:
+        """Return the observed information in the estimates, with that of priors."""
+        basis = self.derivatives(parameters)
+        return basis.T @ self.information(parameters, self.grid) @ basis
+
+    def derivatives(self, parameters: Logistic) -> Tensor:
+        """Return which of the parameters equal each estimate, 0 or 1."""
+        return estimates_basis(self.design.free(len(self.kinds)), self.design)
+
+    def inside(self, parameters: Logistic) -> np.ndarray:
+        """Return which estimates are within their bounds, bool (n_estimates,)."""
+        free = host(self.design.free())
+        within = host(free_parameters(self.design, parameters))
+        parts = zip(within, free, self.design.common, strict=True)
+        return np.concatenate([row[free][: 1 if common else None] for row, free, common in parts])
+
+    def unpack(self, parameters: Logistic) -> tuple[Tensor, Tensor, Tensor]:
+        """Return all four rows of parameters, and the moments of N(0, 1)."""
+        values = zeros(parameters.slope, 4, self.responses.n_items)
+        values[3] = 1.0
+        values[: len(parameters.values)] = parameters.values
+        return values, 0 * values[3, :1], values[3, :1]
+
+    def turned(self, parameters: Logistic, posterior: Posterior) -> Logistic:
+        """Return the parameters with which persons with more correct responses stand higher."""
+        share = self.responses.n_correct / self.responses.n_answered
+        surplus = 0 * posterior.mean
+        for block in self.responses.blocks():
+            surplus += (block.correct - block.of_answered(share[block.items])).sum(1)
+        if float((surplus * posterior.mean) @ self.count) < 0:
+            parameters.values[0] *= -1
+        return parameters
 
     def step(self, parameters: Logistic) -> tuple[Logistic, float]:
         """Return better parameters, and the objective of those that were given."""
@@ -176,10 +255,7 @@ class EM(Climbable):
         """
         weights = posterior.weights * self.count[:, None]
         result = item_gradient(self.responses, parameters, weights, self.grid.nodes)
-        if self.design.priors:
-            free = self.design.free(len(result))
-            result = result + self.design.prior_terms(parameters.values, free)[1]
-        return result
+        return result + self.prior_terms(parameters)[1] if self.priors else result
 
     def system(self, parameters: Logistic, uphill: Tensor) -> NewtonSystem:
         """Return the rough information by its eigenvectors.

@@ -178,6 +178,11 @@ class Design:
     common_guessing: bool = False  # one free guessing parameter for all items
     largest_slope: float = LARGEST_SLOPE  # bound on slopes of either sign
 
+    @property
+    def common(self) -> tuple[bool, bool, bool]:
+        """Which of slope, intercept and guessing all items share."""
+        return self.common_slope, False, self.common_guessing
+
     def free(self, n_rows: int = 3) -> Tensor:
         """Return which of (slope, intercept, guessing) are estimated, shape (n_rows, n_items)."""
         always = self.guessing_free | True
@@ -189,13 +194,6 @@ class Design:
         free[0] &= not self.common_slope
         free[2:] &= not self.common_guessing
         return free
-
-    def log_prior(self, parameters: Logistic) -> float:
-        """Return the log density of the priors, in nats."""
-        if not self.priors:
-            return 0.0
-        values = parameters.values
-        return float(self.prior_terms(values, self.free(len(values)))[0].sum())
 
     def prior_terms(self, table: Tensor, free: Tensor) -> Tensor:
         """Return the priors' log density, and its first and second derivatives, by parameter.

@@ -171,7 +171,7 @@ class ModelTables:
         chosen = responses[list(self.items)]
         if self.levels is None:
             return check_responses(chosen).to_numpy()
-        encoded = encode_ratings(chosen, self.levels)
+        encoded = encode_ratings(chosen, self.levels).on("cpu")
         codes = encoded.values[encoded.row].astype(float)
         return np.where(codes == MISSING, np.nan, codes)
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, refuse
-from psychlm.irt.categories import solve_general
+from psychlm.irt._fit import solve
 from psychlm.irt.em import Settings
 from psychlm.irt.response_functions import MODELS
 from psychlm.irt.response_matrix import encode_ratings, few_threads
@@ -138,7 +138,7 @@ def fit_raters(judgements: pd.DataFrame) -> RaterFit:
     facets = ParameterMap(severity, np.full(len(raters) - 1, n_rows), names)
     spec = replace(spec, facets=facets)
     with few_threads(encoded.values.size):
-        solution = solve_general(spec, None, True, Settings(1e-4, 500))
+        solution = solve(spec, None, True, Settings(1e-4, 500))
     for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
 

@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -28,6 +29,7 @@ from psychlm.irt.arrays import (
     device_of,
     host,
     log_sigmoid,
+    log_softmax,
     namespace,
     on_device,
     sigmoid,
@@ -120,6 +122,11 @@ class ResponseFunction(ABC):
         """Return the names of the rows of parameters in a covariance matrix."""
         return ["a", *(f"d{k}" for k in range(1, n_rows))]
 
+    @classmethod
+    def takes_arrays(cls) -> bool:
+        """Whether NumPy may compute: derivatives are closed forms, not torch's."""
+        return cls.scores is not ResponseFunction.scores
+
     @property
     def by_theta(self) -> Tensor:
         """Values with an axis for abilities, (n_rows, n_items, n_theta or 1)."""
@@ -128,8 +135,9 @@ class ResponseFunction(ABC):
     @property
     def steepness(self) -> Tensor:
         """The largest slope of every item, of either sign, (n_items,)."""
-        slopes = [row for row, kind in enumerate(self.row_kinds(len(self.values))) if kind == 0]
-        return namespace(self.values).amax(abs(self.values[slopes]), 0)
+        kinds = self.row_kinds(len(self.values))
+        slopes = [abs(row) for row, kind in zip(self.values, kinds, strict=True) if kind == 0]
+        return reduce(namespace(self.values).maximum, slopes)
 
     @property
     def present(self) -> np.ndarray:
@@ -450,7 +458,7 @@ class MultinomialLogit(ResponseFunction):
         """Return log shares of exp(z)."""
         loadings, powers = self.terms(theta)
         z = namespace(theta).tensordot(loadings, self.by_theta * powers, 1)
-        return z.log_softmax(0).swapaxes(0, 1)
+        return log_softmax(z, 0).swapaxes(0, 1)
 
     def scores(self, theta: Tensor) -> Tensor:
         """Return the derivatives of log P by the parameters, (n_rows, n_items, n_cat, n_theta).
@@ -458,7 +466,7 @@ class MultinomialLogit(ResponseFunction):
         They are those of z less their expectation over the categories.
         """
         loadings, powers = self.terms(theta)
-        p = self.log_probability(theta).exp().swapaxes(0, 1)
+        p = namespace(theta).exp(self.log_probability(theta)).swapaxes(0, 1)
         expected = namespace(theta).tensordot(loadings.T, p, 1)
         return (loadings.T[:, None, :, None] - expected[:, :, None]) * powers[:, :, None]
 
@@ -467,7 +475,7 @@ class MultinomialLogit(ResponseFunction):
 
         Those of log P are alike in all categories: minus the expected products of scores.
         """
-        weights = self.log_probability(theta).exp() * counts.sum(1)[:, None]
+        weights = namespace(theta).exp(self.log_probability(theta)) * counts.sum(1)[:, None]
         return -summed_products(self.scores(theta), weights)
 
 
@@ -730,6 +738,11 @@ class MixedFormats(ResponseFunction):
             yield form, np.array(items), np.array(rows)
 
     @classmethod
+    def takes_arrays(cls) -> bool:
+        """Whether all forms take arrays."""
+        return all(model.form.takes_arrays() for model in cls.models)
+
+    @classmethod
     def spread(cls, n_rows: int, of_part: Callable) -> np.ndarray:
         """Return rows (n_rows, n_items) from a function of each part's form, items and rows."""
         result = np.full((n_rows, len(cls.models)), ABSENT)
@@ -748,8 +761,8 @@ class MixedFormats(ResponseFunction):
             at = theta[items] if theta.ndim == 2 else theta
             part = form(self.values[rows][:, items]).log_probability(at)
             lacking = max(len(self.values) - 2 - part.shape[1], 0)
-            absent = xp.full_like(part[:, :1], ABSENT).repeat(1, lacking, 1)
-            found.append(xp.concatenate([part, absent], 1))
+            absent = [xp.full_like(part[:, :1], ABSENT)] * lacking
+            found.append(xp.concatenate([part, *absent], 1))
             places.append(items)
         return xp.concatenate(found)[np.argsort(np.concatenate(places))]
 
@@ -883,7 +896,7 @@ class Model:
     free: tuple[str, ...] = ()  # asymptotes that are estimated
     common_slope: bool = False  # one slope for all items
     unit_slope: bool = False  # which is 1, with the variance of ability free instead
-    products: bool = False  # whether the fast engine has it: logistic curves
+    products: bool = False  # whether em.EM has it: logistic curves
     common_steps: bool = False  # intercept k of an item is d + t_k, with t the same for all items
 
     @property

@@ -305,7 +305,7 @@ def encode_ratings(
         codes[answered, column] = np.searchsorted(categories, answers[answered])
     items = checked.columns
     levels = {item: levels[item] for item in items}
-    return encode_codes(codes, checked.index, items, repr(list(levels.items())), levels).on("cpu")
+    return encode_codes(codes, checked.index, items, repr(list(levels.items())), levels)
 
 
 def encode_codes(

@@ -19,6 +19,7 @@ from psychlm.data import atomic_write
 from psychlm.device import Device
 from psychlm.irt.response_functions import ASYMPTOTES, ResponseFunction, model_named
 from psychlm.irt.specification import IRTWarning, Solution, Specification
+from psychlm.irt.standard_errors import EXACT_PARAMETERS
 
 if TYPE_CHECKING:
     from psychlm.irt.scoring import AbilityPosterior
@@ -282,6 +283,8 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
     values = solution.values.copy()
     blocks = solution.blocks.copy()
     covariance = solution.covariance
+    if covariance is not None and len(covariance) > EXACT_PARAMETERS:
+        covariance = None
     sd = 1.0
     se_variance = math.nan
     mean = 0.0

@@ -69,9 +69,9 @@ class KnownCurves:
     items: ResponseFunction
 
     @property
-    def n_rows(self) -> int:
-        """Rows of parameters of logistic curves: 2 without asymptotes; more than 4 of others."""
-        return len(self.items.values) if isinstance(self.items, Logistic) else 99
+    def guessed(self) -> bool:
+        """Whether items are anything but logistic curves from 0 to 1."""
+        return not (isinstance(self.items, Logistic) and len(self.items.values) == 2)
 
     def node_loglik(self, nodes: Tensor) -> Tensor:
         """Return log P(responses | node) of every row, (n_rows, n_nodes)."""
@@ -83,7 +83,7 @@ class KnownCurves:
         They are the gradient, the observed and the expected information, and the derivative of the
         latter, in standard-normal units.
         """
-        if isinstance(self.items, Logistic) and self.n_rows < 4:
+        if isinstance(self.items, Logistic) and len(self.items.values) < 4:
             return _by_products(self.answers, self.items, ability)
         return _by_functions(self.answers, self.items, ability)
 
@@ -96,7 +96,7 @@ class KnownCurves:
     def unbounded(self) -> tuple[Tensor, Tensor]:
         """Return of which rows no response speaks against an ever higher, or lower, ability."""
         count = self.answers.count
-        if self.n_rows > 3:
+        if not isinstance(self.items, Logistic) or len(self.items.values) > 3:
             none = torch.zeros_like(count, dtype=torch.bool)
             return none, none
         slope = self.items.values[0]
@@ -419,10 +419,9 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         # The likelihood rises without end towards high ability where no response speaks against
         # it, towards low ability likewise; with guessing also where it rises at the grid's end.
         best = at_nodes.argmax(1)
-        guessed = curves.n_rows > 2
         high, low = curves.unbounded()
-        high = high | (guessed & (best == len(nodes) - 1))
-        low = low | (guessed & (best == 0))
+        high = high | (curves.guessed & (best == len(nodes) - 1))
+        low = low | (curves.guessed & (best == 0))
         limit = torch.where(high == low, 0.0, torch.where(high, torch.inf, -torch.inf))
     finite = limit == 0
 
@@ -436,7 +435,7 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         return torch.where(finite, gradient, 0.0), torch.where(finite, information, 1.0)
 
     last: list = []
-    if weighted or curves.n_rows > 2:  # the last step is too short to matter
+    if weighted or curves.guessed:  # the last step is too short to matter
         ability = climb(ascent, start)
         observed = last[1]
     else:

@@ -193,7 +193,14 @@ class Specification:
         labels = [
             self.items[j] if g == 0 else f"{self.items[j]}, {self.groups[g]}" for j, g in columns
         ]
-        names = [(label, symbol) for symbol in self.model.form.symbols(n_rows) for label in labels]
+        names = []
+        scale = "logit " if self.takes_products else ""  # which products have no need of
+        for kind, symbol in zip(self.row_kinds, self.model.form.symbols(n_rows), strict=True):
+            shared = self.tied(kind) == "all" and not self.freed[kind].any()
+            names += [
+                (label, symbol.removeprefix(scale))
+                for label in (["all"] * len(columns) if shared else labels)
+            ]
         groups = ["ability" if group is None else group for group in self.groups]
         names += [(group, name) for name in ("mean", "log sd") for group in groups]
         sizes = [len(columns)] * n_rows + [len(self.groups)] * 2

@@ -9,6 +9,7 @@ of fits take ``se_a`` and ``se_b`` from them by the delta method (``response_fun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from psychlm.irt.em import EM, Climbable
+    from psychlm.irt.specification import Specification
 
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
@@ -53,49 +55,40 @@ SCORE_CELLS = 2**27  # scores of persons at a time: 1 GiB
 ROUGH_POLYNOMIALS = 4
 
 
-def standard_errors(em: EM, parameters: Logistic) -> tuple[np.ndarray, pd.DataFrame | None]:
-    """Return covariances of slope, intercept and guessing by item, and of all free parameters.
+def standard_errors(
+    em: Any, parameters: Any, spec: Specification, sandwich: bool = False
+) -> tuple[np.ndarray, np.ndarray, pd.DataFrame | None]:
+    """Return covariances of the parameters of every column, variances of moments, and of estimates.
 
-    The first, (n_items, 3, 3) with ability N(0, 1), are NaN where not estimated, and all NaN where
-    the observed information is not positive definite; the second None where there are too many.
+    The first are (n_columns, n_rows, n_rows), the second of means and log sds of ability by group,
+    (2, n_groups), NaN where unknown; the third, of all estimates, None where there are too many.
     """
-    responses = em.responses
-    design = em.design
-    n_items = responses.n_items
-    free = free_parameters(design, parameters)
-    n_shared = (n_items - 1) * (design.common_slope + design.common_guessing)
-    n_free = int(free.sum()) - n_shared
-    blocks = np.full((n_items, 3, 3), np.nan)
-    if n_free > max(EXACT_PARAMETERS, responses.n_persons):
+    inside = em.inside(parameters)
+    n_rows, n_columns, n_groups = len(spec.fixed), len(spec.columns), len(spec.groups)
+    whole = len(inside) <= max(EXACT_PARAMETERS, em.responses.n_persons)
+    if spec.takes_products and not whole and not sandwich:
         from torch.linalg import LinAlgError
 
-        try:
-            blocks = joint_covariances(em, parameters, free)
-        except LinAlgError:  # not at a maximum
-            return blocks, None
+        blocks = np.full((n_columns, n_rows, n_rows), np.nan)
+        free = free_parameters(em.design, parameters)
         chosen = host(free.T)
-        return np.where(chosen[:, :, None] & chosen[:, None, :], blocks, np.nan), None
+        known = chosen[:, :, None] & chosen[:, None, :]
+        with suppress(LinAlgError):  # not at a maximum
+            blocks[:, :3, :3] = np.where(known, joint_covariances(em, parameters, free), np.nan)
+        return blocks, np.full((2, n_groups), np.nan), None
 
-    information = em.information(parameters, em.grid)
-    kinds = len(information) // n_items
-    basis = estimates_basis(free[:kinds], design)
-    columns = host(basis)
-    is_common = columns.sum(0) > 1
-    kind, item = np.divmod(columns.argmax(0), n_items)  # of every estimate
-    owner = np.where(is_common, -1, item)
-    inside = np.ones(len(owner), dtype=bool)
-    covariance = covariance_of_estimates(basis.T @ information @ basis, owner, inside)
-    of_items = columns.reshape(kinds, n_items, -1).swapaxes(0, 1)
-    blocks[:, :kinds, :kinds] = covariance_of(of_items, covariance)
-
-    # Label rows and columns (item, parameter); a common parameter belongs to the item "all".
-    labelled = None
-    if n_free <= EXACT_PARAMETERS and not np.isnan(covariance).all():
-        names = np.where(is_common, "all", responses.items[item])
-        index = pd.MultiIndex.from_arrays([names, np.array(["a", "d", "c"])[kind]])
-        index.names = ["item", "parameter"]
-        labelled = pd.DataFrame(covariance, index=index, columns=index)
-    return blocks, labelled
+    names = spec.parameters.names
+    owner, _ = pd.factorize(names.get_level_values(0))
+    derivatives = em.derivatives(parameters)
+    scores = row_scores(em, parameters) @ derivatives if sandwich else None
+    covariance = covariance_of_estimates(em.observed(parameters), owner, inside, scores)
+    # All columns' cells, and the moments after them.
+    basis = np.zeros((n_rows * n_columns + 2 * n_groups, len(inside)))
+    basis[host(em.used)] = host(derivatives)
+    of_items, of_moments = np.split(basis, [n_rows * n_columns])
+    blocks = covariance_of(of_items.reshape(n_rows, n_columns, -1).swapaxes(0, 1), covariance)
+    variances = covariance_of(of_moments[:, None], covariance).reshape(2, -1)
+    return blocks, variances, pd.DataFrame(covariance, names, names)
 
 
 def covariance_of_estimates(
@@ -177,7 +170,7 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
         for block in em.responses.blocks()
     ]
     curvature = torch.cat(complete, 2)[:kinds, :kinds].permute(2, 0, 1)
-    inner = -curvature - torch.diag_embed(em.prior_curvature(parameters)[:kinds].T)
+    inner = -curvature - torch.diag_embed(em.prior_terms(parameters)[2, :kinds].T)
     unit = torch.eye(kinds).to(mask)
     pairs = mask[:, :, None] * mask[:, None, :]
     roots, failed = cholesky_ex(inner * pairs + torch.diag_embed(1 - mask))
@@ -303,7 +296,7 @@ def information_of_scale(
     )
     # A score by the slope is one by the logit times the ability, and that moves as well.
     change[:, 0] -= gradient(weights)[[1, 0]]
-    return moves, -change - em.prior_curvature(parameters) * moves
+    return moves, -change - em.prior_terms(parameters)[2] * moves
 
 
 def gram(x: Tensor) -> Tensor:
@@ -333,8 +326,8 @@ def estimates_basis(free: Tensor, design: Design) -> Tensor:
     parts = []
     for kind, rows in enumerate(selected.reshape(kinds, -1, chosen.size)):
         columns = rows[chosen[kind]].T
-        common = (design.common_slope, False, design.common_guessing)[kind]
-        parts.append(columns.sum(1, keepdims=True) if common and columns.size else columns)
+        shared = design.common[kind] and columns.size
+        parts.append(columns.sum(1, keepdims=True) if shared else columns)
     return on_device(np.concatenate(parts, 1), device_of(free))
 
 
@@ -353,8 +346,8 @@ class RowScores:
         self.dtype = "float32" if rough else "float64"
         self.items = em.items(parameters)
         self.kinds = em.kinds
-        loglik_at, _, weighted, _ = em.integrand(parameters)
-        _, self.weights = fine_posterior(loglik_at(grid.nodes), weighted(grid))
+        at_nodes = node_loglik(em.responses, self.items, grid.nodes)
+        _, self.weights = fine_posterior(at_nodes, em.density(parameters)(grid))
         xp = namespace(grid.nodes)
         lowest, others = self.items.contrasts(grid.nodes)
         if rough:
