@@ -497,18 +497,12 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     return checked
 
 
-def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str) -> pd.DataFrame:
-    """Check that columns are there and each row occurs once; return the frame with canonical ids
-    and an index without repeats (see :func:`plain`).
+def check_rows(
+    frame: pd.DataFrame, ids: list[str], others: list[str], kind: str, *, once: bool = True
+) -> pd.DataFrame:
+    """Check that columns are there and, with ``once``, that no row of ids occurs twice; return the
+    frame with canonical ids and an index without repeats (see :func:`plain`).
     """
-    checked = check_ids(frame, ids, others, kind)
-    twice = checked.loc[checked.duplicated(ids), ids].itertuples(index=False, name=None)
-    refuse(f"{kind} rows", twice, f"({', '.join(ids)}) occur more than once; keep one")
-    return checked
-
-
-def check_ids(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str) -> pd.DataFrame:
-    """Check rows as :func:`check_rows` does, but for repeats."""
     frame = plain(frame)
     missing = [column for column in (*ids, *others) if column not in frame.columns]
     if missing:
@@ -538,7 +532,11 @@ def check_ids(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str)
             # 1.0 and 1 name the same text or person
             whole = pd.api.types.is_float_dtype(values) and (values % 1 == 0).all()
             canonical[name] = (values.astype(np.int64) if whole else values).astype(str)
-    return frame.assign(**canonical)
+    checked = frame.assign(**canonical)
+    if once:
+        twice = checked.loc[checked.duplicated(ids), ids].itertuples(index=False, name=None)
+        refuse(f"{kind} rows", twice, f"({', '.join(ids)}) occur more than once; keep one")
+    return checked
 
 
 def without_marks(words: pd.Series) -> pd.Series:

@@ -282,7 +282,8 @@ def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     ['text_id', 'word_id', 'gaze_ms', 'length_chars']
     """
     keys = ["text_id", "word_id"]
-    readings = frames.check_ids(readings, keys, [], "readings")  # ids are text, as in all frames
+    # ids are text, as in all frames; a word has many readings
+    readings = frames.check_rows(readings, keys, [], "readings", once=False)
     words = frames.check_rows(words, keys, [], "words")
     shared = [name for name in words if name in readings and name not in keys]
     refuse("columns", shared, "are in both the readings and the words; rename or drop them in one")

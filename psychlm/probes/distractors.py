@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -261,15 +260,6 @@ def draw_candidates(
     return row[first], node[first]
 
 
-class Chosen(NamedTuple):
-    """Distractors: ``row`` of :class:`Questions`, and four concepts, kinds, distances for each."""
-
-    row: Ints
-    nodes: Ints  # (n, 4)
-    kinds: Ints  # (n, 4), places in KINDS
-    distances: Ints  # (n, 4), 0 for random ones
-
-
 def choose_distractors(
     rules: ChoiceRules,
     questions: Questions,
@@ -281,12 +271,13 @@ def choose_distractors(
     max_distance: int,
     filter_leaks: bool,
     counts: Counter[str],
-) -> Chosen:
+) -> tuple[Ints, Ints, Ints]:
     """Choose four distractors for every question that has one of this kind and distance.
 
     Random concepts of ``pool``, neither above nor below nor near sisters, fill up where there are
     fewer, as in the questions that the paper's authors released. ``counts`` gets what was struck
-    out.
+    out. Return the n rows of questions that have four, their concepts (n, 4), and the places of
+    their kinds in :data:`KINDS` (n, 4).
     """
     graph = rules.graph
     # How general a concept is: its part of speech, and the power of two of those below it.
@@ -352,5 +343,4 @@ def choose_distractors(
         n_taken[to] += 1
     full = n_taken == N_DISTRACTORS
     counts[f"sets: fewer than four distractors ({kind})"] += int((~full).sum())
-    distances = np.where(kinds > 0, distance, 0)
-    return Chosen(rows[full], nodes[full], kinds[full], distances[full])
+    return rows[full], nodes[full], kinds[full]

@@ -28,7 +28,6 @@ from psychlm.probes.distractors import (
     KINDS,
     N_DISTRACTORS,
     ChoiceRules,
-    Chosen,
     Questions,
     choose_distractors,
 )
@@ -144,7 +143,6 @@ class Probes:
     items: pd.DataFrame
     counts: pd.DataFrame  # probe, what, n: what was struck out or left out, by reason
     recipe: Recipe
-    wordnet_version: str
 
     def sizes(self) -> pd.DataFrame:
         """Return one row per probe: questions, concepts, mean size of a cluster, splits."""
@@ -197,7 +195,7 @@ class Builder:
             raise ValueError(f"no question could be built for {probes}; left out: {counts}")
         items = check_items(items.assign(split=split_by_concept(items, recipe)))
         table = pd.DataFrame(counts, columns=["probe", "what", "n"])
-        return Probes(items, table, recipe, self.wordnet.version)
+        return Probes(items, table, recipe)
 
     def _questions(
         self, probe: str, recipe: Recipe, rng: np.random.Generator, counts: Counter[str]
@@ -295,7 +293,7 @@ class Builder:
         parts = []
         for kind, distance in sets:
             chosen = choose_distractors(self.rules, questions, pool, kind, distance, rng, **options)
-            parts.append(self._frame(questions, chosen, kind, distance, rng))
+            parts.append(self._frame(questions, *chosen, kind, distance, rng))
         frame = pd.concat(parts, ignore_index=True)
         n_asked = frame["_question"].nunique()
         counts["keys: without four distractors of any set"] += len(questions) - n_asked
@@ -307,19 +305,21 @@ class Builder:
     def _frame(
         self,
         questions: Questions,
-        chosen: Chosen,
+        rows: Ints,
+        distractors: Ints,
+        kinds: Ints,
         kind: str,
         distance: int,
         rng: np.random.Generator,
     ) -> pd.DataFrame:
         """Return questions with their distractors as an items frame."""
-        asked = questions.take(chosen.row)
+        asked = questions.take(rows)
         probe = asked.probe
         # The key stands at a random place, the distractors in their order around it.
         key_position = rng.integers(0, N_DISTRACTORS + 1, len(asked))
         is_key = np.arange(N_DISTRACTORS + 1) == key_position[:, None]
         nodes = np.empty(is_key.shape, dtype=np.int64)
-        nodes[is_key], nodes[~is_key] = asked.answer, chosen.nodes.ravel()
+        nodes[is_key], nodes[~is_key] = asked.answer, distractors.ravel()
         # Choices: each concept is written once.
         distinct, which = np.unique(nodes, return_inverse=True)
         columns = (self.rules.shown_words[distinct], self.gloss[distinct], self.pos[distinct])
@@ -353,10 +353,10 @@ class Builder:
             "cluster": f"{probe}:" + names,
             "distractor_set": kind,
             "distractor_distance": distance,
-            "distractor_types": np.array(KINDS, dtype=object)[chosen.kinds].tolist(),
-            "distractor_distances": chosen.distances.tolist(),
-            "distractor_concepts": self.names[chosen.nodes].tolist(),
-            "_question": chosen.row,
+            "distractor_types": np.array(KINDS, dtype=object)[kinds].tolist(),
+            "distractor_distances": np.where(kinds > 0, distance, 0).tolist(),
+            "distractor_concepts": self.names[distractors].tolist(),
+            "_question": rows,
         }
         return pd.DataFrame(items)
 

@@ -110,6 +110,18 @@ def test_an_edited_tokenizer_gives_its_own_numbers_and_not_those_of_the_files(ed
     assert np.abs(edited - before).max() > 0.01
 
 
+def test_a_network_that_is_edited_to_count_positions_by_itself_shares_no_more_prefixes(gpt2):
+    """Reference: each text in a call of its own."""
+    model = lm.load(gpt2, "cpu")
+    texts = [f"{TEXT} {verb}" for verb in ("sat", "fell")]
+    lm.surprisal(texts, model)
+    table = model.network.transformer.wpe
+    table.forward = lambda given: table.weight[None, 1 : given.shape[-1] + 1]
+    together = lm.surprisal(texts, model)["surprisal_bits"]
+    alone = pd.concat([lm.surprisal(text, model) for text in texts])["surprisal_bits"]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
 def test_results_are_kept_for_names_and_for_models_whose_revision_is_stated(gpt2, monkeypatch):
     model = lm.load(gpt2, "cpu")
     stated = lm.wrap(model.network, model.tokenizer, revision="mine 1")

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
+from plain_transformers import last_nats
 from scipy.stats import binom
 
 import psychlm
@@ -23,10 +23,8 @@ def items(prompt: str = "The dog chased the", choices: tuple = ("cat", "of")) ->
 
 def by_transformers(model: lm.LanguageModel, before: str, text: str) -> float:
     """Return the log-probability of the tokens of a text behind those of its beginning."""
-    ids, n = (model.tokenizer(t, add_special_tokens=False).input_ids for t in (text, before))
-    with torch.inference_mode():
-        log_p = model.network(torch.tensor([ids])).logits[0].log_softmax(-1)
-    return float(sum(log_p[k - 1, ids[k]] for k in range(len(n), len(ids))))
+    ids, begin = (model.tokenizer(t, add_special_tokens=False).input_ids for t in (text, before))
+    return float(last_nats(model, ids, len(ids) - len(begin)).sum())
 
 
 @pytest.mark.parametrize(
