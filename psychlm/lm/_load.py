@@ -134,23 +134,28 @@ def load(
     """
     check_option("kind", kind, (None, *get_args(Kind)))
     check_option("dtype", dtype, (None, "float32", "bfloat16", "float16"))
-    model = load_named(
-        name_or_path, device, revision=revision, kind=kind, labels=labels, dtype=dtype
-    )
+    checkpoint = find_checkpoint(str(name_or_path), revision)
+    model = open_checkpoint(checkpoint, device, kind=kind, labels=labels, dtype=dtype)
     return model if revision is not None else replace(model, revision=None)
 
 
-def load_named(
-    name_or_path: str | Path,
+def opened(model: LanguageModel | str | Path, device: Device) -> LanguageModel:
+    """Return a model in memory as it is; open one of a name, with the revision of its files, since
+    nobody can edit it."""
+    if isinstance(model, LanguageModel):
+        return model
+    return open_checkpoint(find_checkpoint(str(model)), device)
+
+
+def open_checkpoint(
+    checkpoint: Checkpoint,
     device: Device,
     *,
-    revision: str | None = None,
     kind: Kind | None = None,
     labels: Sequence[str] | None = None,
     dtype: str | None = None,
 ) -> LanguageModel:
-    """Open a model as :func:`load` does, with the revision of its files: nobody can edit it."""
-    checkpoint = find_checkpoint(str(name_or_path), revision)
+    """Open a model as :func:`load` does, with the revision of its files."""
     target = torch_device(device, "lm.load")
     name = checkpoint.name
     with plain_errors(name):

@@ -28,7 +28,7 @@ from psychlm.cluster import progress_bar, run_pieces
 from psychlm.device import Device
 from psychlm.frames import refuse
 from psychlm.lm._errors import ModelError, check_limit, check_option
-from psychlm.lm._load import LanguageModel, find_checkpoint, load_named, named_models
+from psychlm.lm._load import LanguageModel, find_checkpoint, named_models, open_checkpoint, opened
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
     SHARED,
@@ -156,9 +156,8 @@ def surprisal(
     if temperature != 1:
         options["temperature"] = temperature
     if unit == "token":
-        opened = model if isinstance(model, LanguageModel) else load_named(model, device)
         options["correction"] = None
-        return _by_token(frame, texts, opened, options)
+        return _by_token(frame, texts, opened(model, device), options)
     results, description = _scored(texts, model, options, device, cache, progress)
     asked = {"surprisal_bits": True, "entropy_bits": entropy, "rank": rank}
     value_columns = [name for name, wanted in asked.items() if wanted]
@@ -333,8 +332,7 @@ def _scored(
             if all(name in results for name in keys):
                 return [results[name] for name in keys], description
         if not isinstance(model, LanguageModel):
-            commit = None if checkpoint.folder else revision
-            model = load_named(checkpoint.name, device, revision=commit)
+            model = open_checkpoint(checkpoint, device)
         from psychlm.lm.forward import resolve_options
 
         options = resolve_options(model, **asked)

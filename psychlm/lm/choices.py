@@ -39,7 +39,7 @@ from psychlm.frames import (
     refuse,
 )
 from psychlm.lm._errors import check_limit, check_option
-from psychlm.lm._load import HEADS, LanguageModel, load_named, named_models
+from psychlm.lm._load import HEADS, LanguageModel, named_models, opened
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -202,7 +202,7 @@ def choice_logprobs(
 
     items = check_items(items)
     check_option("normalise", normalise, get_args(Normalise))
-    model = load_named(model, device) if isinstance(model, (str, Path)) else model
+    model = opened(model, device)
     how = {"bos": bos, "cache": cache, "progress": progress}
     scores = score_items(items, model, normalise, prompt, **how)
     # Report items whose scores rest on less than their whole text.
@@ -393,10 +393,8 @@ class ItemTaker:
     """
 
     def __init__(self, items: pd.DataFrame, model: Any, **options: Any) -> None:
-        if isinstance(model, (str, Path)):
-            model = load_named(model, options.pop("device", "auto"))
         self.items = check_items(items).set_index("item_id", drop=False)
-        self.model = model
+        self.model = opened(model, options.pop("device", "auto"))
         self.options = options
         self.n_scored = 0
 
