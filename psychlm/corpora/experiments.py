@@ -112,13 +112,13 @@ def read_experiment(
         return _read_one(Path(table), told)
 
 
-def from_csv(words: str | Path, readings: str | Path, *, encoding: str | None = None) -> Corpus:
+def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     """Read your own corpus from two files: CSV and its relatives, Excel or Parquet.
 
     Columns are separated by a comma, a semicolon or a tab; "310,5" is a number. A time of 0 ms is
     missing, and counted in ``notes``; a value that is no number is missing, with a warning. A
-    reading of a word that is not among the words is a :class:`FrameError`. Columns of other names
-    are told to :func:`psychlm.corpora.read_experiment`, which takes the same files.
+    reading of a word that is not among the words is a :class:`FrameError`. Columns of other names,
+    and an encoding, are told to :func:`psychlm.corpora.read_experiment`, which takes these files.
 
     Parameters
     ----------
@@ -129,8 +129,6 @@ def from_csv(words: str | Path, readings: str | Path, *, encoding: str | None = 
     readings : path
         One row per person and word: ``subject``, ``text_id``, ``word_id`` and at least one measure
         in ms whose name ends in ``_ms``; an empty cell, or NA, where a word was skipped.
-    encoding : str, optional
-        How the letters of the files are encoded; found unless given.
 
     Examples
     --------
@@ -139,7 +137,7 @@ def from_csv(words: str | Path, readings: str | Path, *, encoding: str | None = 
     >>> from_csv("words.csv", "times.csv").readings["gaze_ms"].tolist()
     [210.0]
     """
-    return read_experiment(words, readings, encoding=encoding)
+    return read_experiment(words, readings)
 
 
 def _times(

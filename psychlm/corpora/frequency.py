@@ -50,7 +50,19 @@ def log_frequency(
     edges = regex.compile(r"^[\W_]+|[\W_]+$")
     bare = lower(words).map(lambda word: edges.sub("", word), na_action="ignore")
     if language:
-        zipf = bare.map(_zipf_scale(language, bare.dropna()), na_action="ignore").astype(float)
+        import wordfreq
+
+        known = wordfreq.available_languages("best")
+        if language not in known:
+            raise ValueError(f"wordfreq has no language {language!r}; it has {sorted(known)}")
+        try:
+            scale = {w: wordfreq.zipf_frequency(w, language) for w in bare.dropna().unique()}
+        except ModuleNotFoundError as error:  # Chinese, Japanese and Korean are cut into words
+            raise ValueError(
+                f"wordfreq cuts {language!r} into words by a package that is not here: pip install "
+                f"'wordfreq[cjk]' ({error})"
+            ) from None
+        zipf = bare.map(scale, na_action="ignore").astype(float)
         return zipf.where(zipf > 0).rename("log_frequency")
     table = pd.Series(counts, dtype=float)
     twice = table.index[table.index.duplicated()]
@@ -59,22 +71,6 @@ def log_frequency(
     of_lower = table.groupby(lower(table.index.astype(str).to_series()).to_numpy()).sum()
     count = bare.map(lambda word: of_lower.get(word), na_action="ignore")
     return np.log(count.where(count > 0)).rename("log_frequency")
-
-
-def _zipf_scale(language: str, words: pd.Series) -> dict[str, float]:
-    """Return the frequencies of words in wordfreq's lists, 0 where they are in none."""
-    import wordfreq
-
-    known = wordfreq.available_languages("best")
-    if language not in known:
-        raise ValueError(f"wordfreq has no language {language!r}; it has {sorted(known)}")
-    try:
-        return {word: wordfreq.zipf_frequency(word, language) for word in words.unique()}
-    except ModuleNotFoundError as error:  # Chinese, Japanese and Korean are cut into words
-        raise ValueError(
-            f"wordfreq cuts {language!r} into words by a package that is not here: pip install "
-            f"'wordfreq[cjk]' ({error})"
-        ) from None
 
 
 # A letter that one language alone of these has, or a word of every text in it.
