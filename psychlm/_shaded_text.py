@@ -5,12 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from psychlm import _formatting, data, frames
+from psychlm import _formatting, frames
 from psychlm.frames import FrameError
 
 N_SHADES = 16
@@ -37,23 +36,12 @@ for _shade, _share in enumerate(np.linspace(0, 1, N_SHADES)):
 
 @dataclass(frozen=True, repr=False)
 class ShadedText:
-    """A shaded text; a notebook shows it, and :meth:`save` writes a page of its own."""
+    """A shaded text, which a notebook shows; it needs no other file and no network."""
 
     body: str
-    title: str
 
     def _repr_html_(self) -> str:
         return f"<style>{STYLE}</style>{self.body}"
-
-    def page(self) -> str:
-        """Return a whole page of HTML, which needs no other file and no network."""
-        head = f'<meta charset="utf-8"><title>{html.escape(self.title)}</title>'
-        return f"<!doctype html><html><head>{head}</head><body>{self._repr_html_()}</body></html>"
-
-    def save(self, path: str | Path) -> None:
-        """Write the page to a file."""
-        with data.atomic_write(Path(path)) as part:
-            part.write_text(self.page(), encoding="utf-8")
 
 
 def text(
@@ -81,7 +69,7 @@ def text(
     --------
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["the", "horse"]})
     >>> shown = text(words.assign(surprisal_bits=[4.0, 9.5]), "surprisal_bits")
-    >>> "horse: surprisal (bits) 9.50" in shown.page()
+    >>> "horse: surprisal (bits) 9.50" in shown.body
     True
     """
     names = [columns] if isinstance(columns, str) else list(columns)
@@ -125,4 +113,4 @@ def text(
         scale = f'<p class="scale">{html.escape(labels[name])}: {steps}</p>'
         panels.append(f"<div>{scale}{''.join(paragraphs)}</div>")
     body = f'<div class="shaded"><div class="columns">{"".join(panels)}</div></div>'
-    return ShadedText(body, ", ".join(labels.values()))
+    return ShadedText(body)

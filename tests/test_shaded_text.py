@@ -1,4 +1,4 @@
-"""Texts shaded by numbers: what the page of ``plots.text`` holds, read back from its HTML."""
+"""Texts shaded by numbers: what ``plots.text`` shows, read back from its HTML."""
 
 import html
 import re
@@ -28,7 +28,7 @@ def grey(page, match):
 
 
 def test_shades_have_the_order_of_the_numbers_in_grey_and_hover_shows_them(words):
-    page = plots.text(words, {"a": "first", "b": "second"}).page()
+    page = plots.text(words, {"a": "first", "b": "second"})._repr_html_()
     spans = list(SPAN.finditer(page))
     assert len(spans) == 12
     for column, found in (("a", spans[:6]), ("b", spans[6:])):
@@ -45,10 +45,10 @@ def test_shades_have_the_order_of_the_numbers_in_grey_and_hover_shows_them(words
 
 
 def test_columns_share_one_scale_and_what_cannot_be_shaded_is_named(words):
-    same = plots.text(words.assign(b=words["a"]), ["a", "b"]).page()
+    same = plots.text(words.assign(b=words["a"]), ["a", "b"])._repr_html_()
     shades = [match[1] for match in SPAN.finditer(same)]
     assert shades[:6] == shades[6:]
-    apart = plots.text(words.assign(b=words["a"] * 100), ["a", "b"], one_scale=False).page()
+    apart = plots.text(words.assign(b=words["a"] * 100), ["a", "b"], one_scale=False)._repr_html_()
     shades = [match[1] for match in SPAN.finditer(apart)]
     assert shades[:6] == shades[6:]
     with pytest.raises(FrameError, match=r"no columns \['c'\] to shade words by; there are"):
