@@ -117,9 +117,21 @@ def select_items(
     if ratio < least_ratio:
         return Selection(log.table(), kept.columns[:0], None, spectrum)
 
+    # Guessing: the 3PL against the 2PL by AIC, then every guessing parameter by itself.
     model = pd.Series("2PL", index=kept.columns)
     if guessing:
-        model = _guessed_items(kept, alpha, log)
+        big = fit(kept, "3PL")
+        gain = fit(kept, "2PL", standard_errors=False).aic - big.aic
+        note = "AIC of the 2PL minus that of the 3PL"
+        best = "3PL" if gain > 0 else "2PL"
+        log.add("guessing", WHOLE, "aic_gain", gain, 0, best, note=note)
+        if gain > 0:
+            tests = guessing_tests(big.items)
+            model[tests["p"] < alpha] = "3PL"
+            value = tests["wald_z"].to_numpy()
+            chosen = model.to_numpy()
+            p = tests["p"].to_numpy()
+            log.add("guessing", model.index, "wald_z", value, alpha, chosen, p=p)
 
     # Rounds of removal and refitting.
     adjust = CORRECTIONS[correction]
@@ -185,24 +197,6 @@ def guessing_tests(items: pd.DataFrame) -> pd.DataFrame:
     wald_z = (items["c"] / items["se_c"]).where(items["c"] > 0)
     p = CORRECTIONS["holm"](2 * scipy.stats.norm.sf(wald_z))
     return pd.DataFrame({"wald_z": wald_z, "p": p})
-
-
-def _guessed_items(kept: pd.DataFrame, alpha: float, log: _Log) -> pd.Series:
-    """Compare 3PL and 2PL by AIC, then test every guessing parameter (Wald); return the models."""
-    model = pd.Series("2PL", index=kept.columns)
-    small = fit(kept, "2PL", standard_errors=False)
-    big = fit(kept, "3PL")
-    gain = small.aic - big.aic
-    note = "AIC of the 2PL minus that of the 3PL"
-    best = "3PL" if gain > 0 else "2PL"
-    log.add("guessing", WHOLE, "aic_gain", gain, 0, best, note=note)
-    if gain > 0:
-        tests = guessing_tests(big.items)
-        model[tests["p"] < alpha] = "3PL"
-        value = tests["wald_z"].to_numpy()
-        p = tests["p"].to_numpy()
-        log.add("guessing", model.index, "wald_z", value, alpha, model.to_numpy(), p=p)
-    return model
 
 
 def _judge(

@@ -114,7 +114,17 @@ def fit(
         )
     readings = plain(readings)
     if weights is not None:
-        readings = _check_weights(readings, weights, backend)
+        if backend == "pygam":
+            raise ValueError("weights= is not passed on to pygam; fit natively, or by 'mgcv'")
+        require_columns([weights], readings)
+        values = pd.to_numeric(readings[weights], errors="coerce")
+        wrong = ~(values.gt(0) & np.isfinite(values))
+        if wrong.any():
+            raise FrameError(
+                f"the weights {weights!r} are no positive numbers in {int(wrong.sum())} of "
+                f"{len(readings)} rows; leave those rows out"
+            )
+        readings = readings.assign(**{weights: values})
     if parsed is None:
         from psychlm.reading_times import lme4, mgcv
 
@@ -189,21 +199,6 @@ def _complete_rows(
             stacklevel=3,
         )
     return complete, missing
-
-
-def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.DataFrame:
-    """Return the readings with weights as numbers, which must be positive."""
-    if backend == "pygam":
-        raise ValueError("weights= is not passed on to pygam; fit natively or with backend='mgcv'")
-    require_columns([weights], readings)
-    values = pd.to_numeric(readings[weights], errors="coerce")
-    wrong = ~(values.gt(0) & np.isfinite(values))
-    if wrong.any():
-        raise FrameError(
-            f"the weights {weights!r} are no positive numbers in {int(wrong.sum())} of "
-            f"{len(readings)} rows; leave those rows out"
-        )
-    return readings.assign(**{weights: values})
 
 
 def _choose_backend(

@@ -134,67 +134,54 @@ def anova(*fits: GAMFit) -> Table:
             "the fits are of other kinds; give all of them random effects in lme4's notation, (1 | "
             "subject), or all in mgcv's, and one family"
         )
-    formulas = tuple(f"{i + 1}: {fit.formula}" for i, fit in enumerate(fits))
-    return _compare_mixed(fits, formulas) if mixed == {True} else _compare(fits, formulas)
-
-
-def _compare_mixed(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
-    """Compare mixed models by their likelihoods."""
-    methods = {fit.method for fit in fits}
-    differ = len({tuple(sorted(fit.coefficients.index)) for fit in fits}) > 1
-    again = len(methods) > 1 or (differ and "REML" in methods)
-    loglik = np.array([fit._loglik_by_ml() if again else fit.loglik for fit in fits])
-    n_parameters = np.array([round(fit.aic / 2 + fit.loglik) for fit in fits])
-    chi2 = 2 * np.diff(loglik)
-    df = np.diff(n_parameters)
-    table = pd.DataFrame(
-        {
+    notes = [f"{i + 1}: {fit.formula}" for i, fit in enumerate(fits)]
+    n = first.n
+    if first.is_mixed:  # by their likelihoods
+        title = "Likelihood-ratio tests"
+        methods = {fit.method for fit in fits}
+        differ = len({tuple(sorted(fit.coefficients.index)) for fit in fits}) > 1
+        again = len(methods) > 1 or (differ and "REML" in methods)
+        loglik = np.array([fit._loglik_by_ml() if again else fit.loglik for fit in fits])
+        n_parameters = np.array([round(fit.aic / 2 + fit.loglik) for fit in fits])
+        chi2 = 2 * np.diff(loglik)
+        df = np.diff(n_parameters)
+        columns = {
             "n_parameters": n_parameters,
             "aic": -2 * loglik + 2 * n_parameters,
-            "bic": -2 * loglik + np.log(fits[0].n) * n_parameters,
+            "bic": -2 * loglik + np.log(n) * n_parameters,
             "loglik": loglik,
             "deviance": -2 * loglik,
             "chi2": np.r_[np.nan, chi2],
             "df": np.r_[np.nan, df],
             "p": np.r_[np.nan, np.where(df > 0, scipy.stats.chi2.sf(chi2, df), np.nan)],
-        },
-        index=pd.RangeIndex(1, len(fits) + 1, name="model"),
-    )
-    method = "ML" if again else fits[0].method
-    notes = [*formulas, f"{fits[0].n:,} rows; likelihoods by {method}"]
-    if (df <= 0).any():
-        notes.append("a fit without more parameters than the one before it has no test")
-    if again:
-        notes.append(f"fitted by ML again: {'fixed effects' if differ else 'methods'} differ")
-    return Table(table, "Likelihood-ratio tests", tuple(notes))
-
-
-def _compare(fits: Sequence[GAMFit], formulas: tuple[str, ...]) -> Table:
-    """Compare additive models by their deviances."""
-    deviance, residual_df = np.array([fit._deviance() for fit in fits]).T
-    largest = fits[int(residual_df.argmin())]
-    df = -np.diff(residual_df)
-    chi2 = -np.diff(deviance) / largest.scale
-    # as R: a larger model first has negative degrees of freedom and a negative difference, and
-    # a model with more of them that fits worse has no test
-    statistic = chi2 * np.sign(df)
-    p = np.where(statistic < 0, np.nan, scipy.stats.chi2.sf(statistic, np.abs(df)))
-    p[df == 0] = np.nan
-    table = pd.DataFrame(
-        {
-            "residual_df": residual_df,
-            "deviance": deviance,
-            "df": np.r_[np.nan, df],
-            "chi2": np.r_[np.nan, chi2],
-            "p": np.r_[np.nan, p],
-        },
-        index=pd.RangeIndex(1, len(fits) + 1, name="model"),
-    )
-    scale = f"the scale is model {fits.index(largest) + 1}'s, {largest.scale:.5g}"
-    notes = [*formulas, f"{fits[0].n:,} rows; {scale}"]
-    if largest.backend == "native" and len(largest.smooths):
-        notes.append("smoothing counts as known; fits by backend='mgcv' count its estimation, too")
-    return Table(table, "Analysis of deviance", tuple(notes))
+        }
+        notes.append(f"{n:,} rows; likelihoods by {'ML' if again else first.method}")
+        if (df <= 0).any():
+            notes.append("a fit without more parameters than the one before it has no test")
+        if again:
+            notes.append(f"fitted by ML again: {'fixed effects' if differ else 'methods'} differ")
+    else:  # by their deviances
+        title = "Analysis of deviance"
+        deviance, residual_df = np.array([fit._deviance() for fit in fits]).T
+        largest = fits[int(residual_df.argmin())]
+        df = -np.diff(residual_df)
+        chi2 = -np.diff(deviance) / largest.scale
+        # as R: a larger model first has negative degrees of freedom and a negative difference, and
+        # a model with more of them that fits worse has no test
+        statistic = chi2 * np.sign(df)
+        p = np.where(statistic < 0, np.nan, scipy.stats.chi2.sf(statistic, np.abs(df)))
+        p[df == 0] = np.nan
+        changes = {"df": df, "chi2": chi2, "p": p}
+        columns = {"residual_df": residual_df, "deviance": deviance}
+        columns |= {name: np.r_[np.nan, change] for name, change in changes.items()}
+        scale = f"the scale is model {fits.index(largest) + 1}'s, {largest.scale:.5g}"
+        notes.append(f"{n:,} rows; {scale}")
+        if largest.backend == "native" and len(largest.smooths):
+            notes.append(
+                "smoothing counts as known; fits by backend='mgcv' count its estimation, too"
+            )
+    table = pd.DataFrame(columns, index=pd.RangeIndex(1, len(fits) + 1, name="model"))
+    return Table(table, title, tuple(notes))
 
 
 # ---- F tests of terms ----
