@@ -482,71 +482,59 @@ def _rank(
         raise ValueError(f"method {method!r} is unknown; choose 'means' or 'irt'")
     if len(frame) < 2 or not frame.index.is_unique or not frame.columns.is_unique:
         raise ValueError("a comparison needs two models (rows), and one of each model and item")
-    if method == "irt":
+    first, second = np.triu_indices(len(frame), 1)
+    if method == "irt":  # abilities of the 2PL
         if cluster is not None:
             raise ValueError("method='irt' takes no clusters: items are independent given theta")
         if pass_at is not None:
             raise ValueError("method='irt' takes the answers themselves; leave pass_at out")
-        models, tests = _by_ability(frame if repeated is None else repeated, level)
+        unit = "logits"
+        responses, _ = drop_constant(check_responses(frame) if repeated is None else repeated)
+        scores = irt.fit(responses, standard_errors=False).score(responses)
+        half = scipy.stats.norm.ppf((1 + level) / 2)
+        theta, se = scores[["theta", "se"]].to_numpy().T
+        columns = {"score": theta, "standard_error": se}
+        columns |= {"low": theta - half * se, "high": theta + half * se}
+        models = pd.DataFrame(columns, scores.index)
+        difference = theta[first] - theta[second]
+        error = np.hypot(se[first], se[second])
+        tests = {"difference": difference}
+        tests |= {"low": difference - half * error, "high": difference + half * error}
+        tests["p"] = 2 * scipy.stats.norm.sf(np.abs(difference) / error)
     else:
+        unit = "mean" if pass_at is None else f"pass@{pass_at}"
         codes = _cluster_codes(cluster, frame.columns, frame.columns)
-        models, tests = _by_means(frame, codes, level)
+        values = frame.to_numpy(np.float64, na_value=np.nan)
+        missing = np.isnan(values)
+        if missing.any():
+            raise FrameError(
+                f"{missing.mean():.0%} of the cells are empty: models were asked other items, and "
+                "their means are not comparable; method='irt' puts them on one scale; else leave "
+                "out models or items (frame.dropna(axis='columns') keeps what all were asked)"
+            )
+        binary = bool(np.isin(values, (0, 1)).all())
+        single = _test(values, codes, False, level)
+        columns = {"score": single["difference"]}
+        columns |= {name: single[name] for name in ("standard_error", "low", "high")}
+        if ((values >= 0) & (values <= 1)).all():  # shares of right answers lie between 0 and 1
+            columns |= {name: columns[name].clip(0, 1) for name in ("low", "high")}
+        models = pd.DataFrame(columns, frame.index)
+        of_pairs = [values[i] - values[i + 1 :] for i in range(len(values) - 1)]
+        rows = [_test(of_model, codes, binary, level) for of_model in of_pairs]
+        names = ("difference", "low", "high", "p")
+        tests = {name: np.concatenate([row[name] for row in rows]) for name in names}
+
+    # All pairs, and one rank further down for each model that is told apart above, and from below.
     n = len(models)
-    first, second = np.triu_indices(len(models), 1)
     pairs = pd.DataFrame({"a": models.index[first], "b": models.index[second], **tests})
     pairs["p_adjusted"] = holm(pairs["p"].to_numpy())
     pairs["told_apart"] = pairs["p_adjusted"] < 1 - level
     models["rank"] = scipy.stats.rankdata(-models["score"], method="min").astype(int)
-    # One rank further down for each model that is told apart above, and likewise from below.
     apart = pairs["told_apart"].to_numpy()
     above = pairs["difference"].to_numpy() > 0
     n_above = np.bincount(np.where(above, second, first)[apart], minlength=n)
     n_below = np.bincount(np.where(above, first, second)[apart], minlength=n)
     models["rank_low"], models["rank_high"] = 1 + n_above, n - n_below
     models = models.sort_values("rank", kind="stable")
-    unit = "logits" if method == "irt" else "mean" if pass_at is None else f"pass@{pass_at}"
     repeats = None if repeated is None or pass_at else variance_of_repeats(repeated)
     return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats)
-
-
-def _by_means(
-    frame: pd.DataFrame, codes: Codes, level: float
-) -> tuple[pd.DataFrame, dict[str, Array]]:
-    """Return means of models, and the tests of their pairs."""
-    values = frame.to_numpy(np.float64, na_value=np.nan)
-    missing = np.isnan(values)
-    if missing.any():
-        raise FrameError(
-            f"{missing.mean():.0%} of the cells are empty: models were asked other items, and "
-            "their means are not comparable; method='irt' puts them on one scale; else leave out "
-            "models or items (frame.dropna(axis='columns') keeps what all were asked)"
-        )
-    binary = bool(np.isin(values, (0, 1)).all())
-    single = _test(values, codes, False, level)
-    scores = {name: single[name] for name in ("standard_error", "low", "high")}
-    if ((values >= 0) & (values <= 1)).all():  # shares of right answers lie between 0 and 1
-        scores |= {name: scores[name].clip(0, 1) for name in ("low", "high")}
-    rows = [_test(values[i] - values[i + 1 :], codes, binary, level) for i in range(len(frame) - 1)]
-    columns = ("difference", "low", "high", "p")
-    tests = {name: np.concatenate([row[name] for row in rows]) for name in columns}
-    return pd.DataFrame({"score": single["difference"], **scores}, frame.index), tests
-
-
-def _by_ability(
-    frame: pd.DataFrame | Repeated, level: float
-) -> tuple[pd.DataFrame, dict[str, Array]]:
-    """Return abilities of models, and the tests of their pairs."""
-    checked = frame if isinstance(frame, Repeated) else check_responses(frame)
-    responses, _ = drop_constant(checked)
-    scores = irt.fit(responses, standard_errors=False).score(responses)
-    scores = scores.set_axis(["score", "standard_error"], axis=1)
-    half = scipy.stats.norm.ppf((1 + level) / 2)
-    theta = scores["score"].to_numpy()
-    se = scores["standard_error"].to_numpy()
-    first, second = np.triu_indices(len(scores), 1)
-    difference = theta[first] - theta[second]
-    error = np.hypot(se[first], se[second])
-    tests = {"difference": difference}
-    tests |= {"low": difference - half * error, "high": difference + half * error}
-    tests["p"] = 2 * scipy.stats.norm.sf(np.abs(difference) / error)
-    return scores.assign(low=theta - half * se, high=theta + half * se), tests
