@@ -125,7 +125,8 @@ class ResponseFunction(ABC):
     @classmethod
     def takes_arrays(cls) -> bool:
         """Whether NumPy may compute: derivatives are closed forms, not torch's."""
-        return cls.scores is not ResponseFunction.scores
+        forms = [model.form for model in getattr(cls, "models", ())] or [cls]
+        return all(form.scores is not ResponseFunction.scores for form in forms)
 
     @property
     def by_theta(self) -> Tensor:
@@ -736,11 +737,6 @@ class MixedFormats(ResponseFunction):
             rows = [0, 1, n_rows - 2, n_rows - 1] if form.dichotomous else [*range(n_rows - 2)]
             items = [k for k, each in enumerate(forms) if each is form]
             yield form, np.array(items), np.array(rows)
-
-    @classmethod
-    def takes_arrays(cls) -> bool:
-        """Whether all forms take arrays."""
-        return all(model.form.takes_arrays() for model in cls.models)
 
     @classmethod
     def spread(cls, n_rows: int, of_part: Callable) -> np.ndarray:
