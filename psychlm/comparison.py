@@ -20,6 +20,7 @@ from psychlm._formatting import PaperTables
 from psychlm.frames import (
     FrameError,
     Repeated,
+    by_person,
     check_responses,
     drop_constant,
     format_names,
@@ -124,6 +125,7 @@ class Ranking(PaperTables):
     level: float
     n_items: int
     repeats: pd.DataFrame | None = None  # by model: see variance_of_repeats
+    message: str = ""  # which groups were not asked which items
 
     def _for_a_paper(self) -> list[tuple[pd.DataFrame, str, list[str]]]:
         notes = [f"Scores: {self.unit} over {self.n_items} items", f"Intervals: {self.level:.0%}"]
@@ -144,6 +146,7 @@ class Ranking(PaperTables):
             f"{len(self.models)} models on {self.n_items} items, scores by {self.method} "
             f"({self.unit})\n{shown}\ntold apart: {apart} of {len(self.pairs)} pairs "
             f"(Holm, {1 - self.level:.2g}){others}{of_repeats}"
+            + (f"\n{self.message}" if self.message else "")
         )
 
 
@@ -157,6 +160,8 @@ def compare(
     n_permutations: int = 9999,
     rng: int | np.random.Generator = 0,
     method: Literal["means", "irt"] = "means",
+    model: str | irt.IRTFit = "2PL",
+    group: pd.Series | Sequence | None = None,
     pass_at: int | None = None,
 ) -> Comparison | Ranking:
     r"""Compare two models, or all pairs of many, on the same items or words.
@@ -192,8 +197,14 @@ def compare(
     n_permutations, rng : int, and int or Generator
         Random flips of sign, of whole clusters; all are counted where they are fewer; 0: no test.
     method : {"means", "irt"}
-        Scores of many models: means, which need all models asked all items, or abilities (logits)
-        by the 2PL, for a hundred models or more.
+        Scores of many models: means, which need all models asked all items, or abilities (logits).
+    model : str or IRTFit
+        For "irt": the model that is fitted to the frame (a hundred models or more), or a fit of
+        calibrated items.
+    group : Series by model, or sequence in the order of models, optional
+        For "irt": groups whose abilities may be distributed differently, as sizes of models; they
+        may have been asked other items, as long as some items link them. Groups are fitted
+        together (:func:`psychlm.irt.fit`), and items are taken to work alike in all.
     pass_at : int, optional
         Compare how probable it is that one of so many answers to an item is right (pass@k).
 
@@ -220,7 +231,7 @@ def compare(
                 "compare(frame, names=('first', 'second'))"
             )
         if names is None:
-            return _rank(a, repeated, cluster, level, method, pass_at)
+            return _rank(a, repeated, cluster, level, method, model, pass_at, group)
         refuse("models", [name for name in names if name not in a.index], "are not in the frame")
         a, b = a.loc[names[0]], a.loc[names[1]]
     if b is None:
@@ -475,66 +486,114 @@ def _rank(
     cluster: Any,
     level: float,
     method: str,
+    model: str | irt.IRTFit,
     pass_at: int | None,
+    group: pd.Series | Sequence | None,
 ) -> Ranking:
     """Compare all pairs of the rows of a frame."""
     if method not in ("means", "irt"):
         raise ValueError(f"method {method!r} is unknown; choose 'means' or 'irt'")
     if len(frame) < 2 or not frame.index.is_unique or not frame.columns.is_unique:
         raise ValueError("a comparison needs two models (rows), and one of each model and item")
-    first, second = np.triu_indices(len(frame), 1)
-    if method == "irt":  # abilities of the 2PL
+    message = ""
+    if group is not None and (method != "irt" or isinstance(model, irt.IRTFit)):
+        raise ValueError("group takes method='irt' and the name of a model that is fitted to all")
+    if method == "irt":
         if cluster is not None:
             raise ValueError("method='irt' takes no clusters: items are independent given theta")
         if pass_at is not None:
             raise ValueError("method='irt' takes the answers themselves; leave pass_at out")
-        unit = "logits"
-        responses, _ = drop_constant(check_responses(frame) if repeated is None else repeated)
-        scores = irt.fit(responses, standard_errors=False).score(responses)
-        half = scipy.stats.norm.ppf((1 + level) / 2)
-        theta, se = scores[["theta", "se"]].to_numpy().T
-        columns = {"score": theta, "standard_error": se}
-        columns |= {"low": theta - half * se, "high": theta + half * se}
-        models = pd.DataFrame(columns, scores.index)
-        difference = theta[first] - theta[second]
-        error = np.hypot(se[first], se[second])
-        tests = {"difference": difference}
-        tests |= {"low": difference - half * error, "high": difference + half * error}
-        tests["p"] = 2 * scipy.stats.norm.sf(np.abs(difference) / error)
+        answers = frame if repeated is None else repeated
+        models, tests = _by_ability(answers, level, model, group)
+        if group is not None:
+            message = _items_not_asked(frame, by_person(frame.index, group, "group"))
     else:
-        unit = "mean" if pass_at is None else f"pass@{pass_at}"
         codes = _cluster_codes(cluster, frame.columns, frame.columns)
-        values = frame.to_numpy(np.float64, na_value=np.nan)
-        missing = np.isnan(values)
-        if missing.any():
-            raise FrameError(
-                f"{missing.mean():.0%} of the cells are empty: models were asked other items, and "
-                "their means are not comparable; method='irt' puts them on one scale; else leave "
-                "out models or items (frame.dropna(axis='columns') keeps what all were asked)"
-            )
-        binary = bool(np.isin(values, (0, 1)).all())
-        single = _test(values, codes, False, level)
-        columns = {"score": single["difference"]}
-        columns |= {name: single[name] for name in ("standard_error", "low", "high")}
-        if ((values >= 0) & (values <= 1)).all():  # shares of right answers lie between 0 and 1
-            columns |= {name: columns[name].clip(0, 1) for name in ("low", "high")}
-        models = pd.DataFrame(columns, frame.index)
-        of_pairs = [values[i] - values[i + 1 :] for i in range(len(values) - 1)]
-        rows = [_test(of_model, codes, binary, level) for of_model in of_pairs]
-        names = ("difference", "low", "high", "p")
-        tests = {name: np.concatenate([row[name] for row in rows]) for name in names}
-
-    # All pairs, and one rank further down for each model that is told apart above, and from below.
+        models, tests = _by_means(frame, codes, level)
     n = len(models)
+    first, second = np.triu_indices(len(models), 1)
     pairs = pd.DataFrame({"a": models.index[first], "b": models.index[second], **tests})
     pairs["p_adjusted"] = holm(pairs["p"].to_numpy())
     pairs["told_apart"] = pairs["p_adjusted"] < 1 - level
     models["rank"] = scipy.stats.rankdata(-models["score"], method="min").astype(int)
+    # One rank further down for each model that is told apart above, and likewise from below.
     apart = pairs["told_apart"].to_numpy()
     above = pairs["difference"].to_numpy() > 0
     n_above = np.bincount(np.where(above, second, first)[apart], minlength=n)
     n_below = np.bincount(np.where(above, first, second)[apart], minlength=n)
     models["rank_low"], models["rank_high"] = 1 + n_above, n - n_below
     models = models.sort_values("rank", kind="stable")
+    unit = "logits" if method == "irt" else "mean" if pass_at is None else f"pass@{pass_at}"
     repeats = None if repeated is None or pass_at else variance_of_repeats(repeated)
-    return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats)
+    return Ranking(models, pairs, method, unit, level, frame.shape[1], repeats, message)
+
+
+def _items_not_asked(frame: pd.DataFrame, groups: pd.Series) -> str:
+    """Return which groups were not asked which items, in words."""
+    asked = frame.notna().groupby(groups.to_numpy(), sort=False).any()
+    lacking = {group: row.index[~row] for group, row in asked.iterrows() if not row.all()}
+    return "; ".join(
+        f"group {group!r} was not asked {len(items)} items: {format_names(items)}"
+        for group, items in lacking.items()
+    )
+
+
+def _by_means(
+    frame: pd.DataFrame, codes: Codes, level: float
+) -> tuple[pd.DataFrame, dict[str, Array]]:
+    """Return means of models, and the tests of their pairs."""
+    values = frame.to_numpy(np.float64, na_value=np.nan)
+    missing = np.isnan(values)
+    if missing.any():
+        raise FrameError(
+            f"{missing.mean():.0%} of the cells are empty: models were asked other items, and "
+            "their means are not comparable; method='irt' puts them on one scale; else leave out "
+            "models or items (frame.dropna(axis='columns') keeps what all were asked)"
+        )
+    binary = bool(np.isin(values, (0, 1)).all())
+    single = _test(values, codes, False, level)
+    scores = {name: single[name] for name in ("standard_error", "low", "high")}
+    if ((values >= 0) & (values <= 1)).all():  # shares of right answers lie between 0 and 1
+        scores |= {name: scores[name].clip(0, 1) for name in ("low", "high")}
+    rows = [_test(values[i] - values[i + 1 :], codes, binary, level) for i in range(len(frame) - 1)]
+    columns = ("difference", "low", "high", "p")
+    tests = {name: np.concatenate([row[name] for row in rows]) for name in columns}
+    return pd.DataFrame({"score": single["difference"], **scores}, frame.index), tests
+
+
+def _by_ability(
+    frame: pd.DataFrame | Repeated,
+    level: float,
+    model: str | irt.IRTFit,
+    group: pd.Series | Sequence | None = None,
+) -> tuple[pd.DataFrame, dict[str, Array]]:
+    """Return abilities of models, and the tests of their pairs."""
+    if isinstance(model, irt.IRTFit):
+        fit = model
+        responses = frame
+    else:
+        checked = frame if isinstance(frame, Repeated) else check_responses(frame)
+        responses, _ = drop_constant(checked)
+        fit = irt.fit(responses, model, group=group, standard_errors=False)
+    if group is None:
+        scores = fit.score(responses)
+    else:
+        persons = frame.n.index if isinstance(frame, Repeated) else frame.index
+        member = by_person(persons, group, "group")
+        scores = pd.concat(
+            fit.in_group(label).score(
+                responses.select(rows) if isinstance(responses, Repeated) else responses.loc[rows]
+            )
+            for label, rows in member.groupby(member).groups.items()
+        ).loc[persons]
+    scores = scores.set_axis(["score", "standard_error"], axis=1)
+    half = scipy.stats.norm.ppf((1 + level) / 2)
+    theta = scores["score"].to_numpy()
+    se = scores["standard_error"].to_numpy()
+    first, second = np.triu_indices(len(scores), 1)
+    difference = theta[first] - theta[second]
+    error = np.hypot(se[first], se[second])
+    tests = {"difference": difference}
+    tests |= {"low": difference - half * error, "high": difference + half * error}
+    tests["p"] = 2 * scipy.stats.norm.sf(np.abs(difference) / error)
+    return scores.assign(low=theta - half * se, high=theta + half * se), tests

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import psychlm
-from psychlm import corpora, irt
+from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
 
 
@@ -182,6 +182,29 @@ def test_ranks_of_sparse_answers_by_irt_are_nearer_to_the_full_ones(bank_name, s
         full.corr(score, method="spearman") for score in (ability, sparse.mean(axis=1))
     )
     assert 1 - by_irt < 0.8 * (1 - by_means)
+
+
+def test_groups_that_were_asked_other_items_are_on_one_scale_and_their_gaps_are_named():
+    """Each group answers its own booklet, harder for the abler; five items are common."""
+    rng = np.random.default_rng(2)
+    items = simulate.items(25, rng).assign(a=1.2)
+    items["b"] = np.linspace(-2, 2, 25)
+    ability = np.r_[rng.normal(-0.8, 0.7, 150), rng.normal(0.8, 1.0, 150)]
+    frame = simulate.responses(ability, items, rng)
+    group = np.repeat(["small", "large"], 150)
+    frame.iloc[:150, 15:] = np.nan
+    frame.iloc[150:, :10] = np.nan
+    found = psychlm.compare(frame, method="irt", group=group)
+    known = pd.Series(ability, frame.index)
+    assert found.models["score"].corr(known) > 0.85
+    by_group = found.models["score"].groupby(pd.Series(group, frame.index)).mean()
+    fit = irt.fit(frame, group=group)
+    np.testing.assert_allclose(by_group[fit.groups.index], fit.groups["mean"], atol=0.02)
+    gap = by_group["large"] - by_group["small"]  # in standard deviations of the first group
+    assert abs(gap - 1.6 / 0.7) < 3 * fit.groups.loc["large", "se_mean"]
+    assert "group 'small' was not asked 10 items" in repr(found) and "item-16" in found.message
+    with pytest.raises(ValueError, match="group takes method='irt'"):
+        psychlm.compare(frame, group=group)
 
 
 def test_the_command_compares_two_files_and_ranks_one(tmp_path):

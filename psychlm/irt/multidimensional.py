@@ -1,4 +1,4 @@
-r"""Items of several dimensions: bifactor and correlated abilities.
+r"""Items of several dimensions: bifactor, testlet and correlated abilities.
 
 .. math:: z_{ij} = a_j\theta_i + a^*_j\,\xi_{i s(j)} + d_j
 
@@ -18,10 +18,11 @@ them.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -33,17 +34,16 @@ from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.arrays import positive_inverse
 from psychlm.irt.categories import starting_cells
 from psychlm.irt.likelihood import LARGEST_SLOPE
-from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import MISSING, counts_by_category, few_threads
 from psychlm.irt.result import InformationCriteria
 from psychlm.irt.specification import IRTWarning, Specification, check_answers, specify
 
+MODELS = ("2PL", "graded", "gpcm")
 STEP = 0.5  # of the grids, in standard deviations of ability, to begin with
 SPAN = 5.0
 GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
 FINEST_STEP = STEP / 8
 ROW_CELLS = 2**21  # persons times nodes at a time: 16 MiB
-MOST_STEPS = 500  # of the quasi-Newton method
 MOST_ERRORS = 400  # estimates whose errors are computed, by as many gradients
 LARGEST_PAIR = 3.0  # of partial correlations, transformed by artanh: .995
 DIFFERENCE = 1e-4  # of estimates, for the curvature
@@ -53,13 +53,111 @@ FEWEST = 3  # items of a factor: of two, only the product of their slopes is kno
 
 
 @dataclass(frozen=True)
+class Dimensions(ABC):
+    """Which abilities the items have, and the integral over all of them."""
+
+    of_item: np.ndarray  # (n_items,) number of the factor, or -1
+    names: list[str]  # of the factors
+    abilities: ClassVar[list[str]] = []  # before those of the factors
+    first: ClassVar[int]  # number of the first part of the items
+
+    @property
+    def parts(self) -> list[np.ndarray]:
+        """The items of every factor, whose integrals are taken together."""
+        return [np.flatnonzero(self.of_item == k) for k in range(self.first, len(self.names))]
+
+    @abstractmethod
+    def logits(self, nodes: Tensor, general: Tensor, own: Tensor) -> list[Tensor]:
+        """Return logits but for intercepts, of every part's items at the nodes."""
+
+    @abstractmethod
+    def loglik(
+        self,
+        answers: list[Tensor],
+        tables: list[Tensor],
+        log_weights: list[Tensor],
+        density: Tensor,
+    ) -> Tensor:
+        """Return log-likelihoods (n_rows,).
+
+        ``answers`` count the categories of every part's items, (n_rows, n_items n_categories), and
+        ``tables`` hold log P of these at the nodes. ``log_weights`` are those of every ability's
+        nodes, (n_rows or 1, n_nodes), and ``density`` what correlations add.
+        """
+
+
+class Bifactor(Dimensions):
+    """A general ability, and specific ones that are independent of it and of each other."""
+
+    abilities = ["general"]
+    first = -1  # items without a specific ability
+
+    def logits(self, nodes: Tensor, general: Tensor, own: Tensor) -> list[Tensor]:
+        """Return logits at nodes of the general ability, or also at those of the own one."""
+        alone, *specific = self.parts
+        pairs = [
+            general[items, None, None] * nodes[:, None] + own[items, None, None] * nodes
+            for items in specific
+        ]
+        return [general[alone, None] * nodes, *(each.flatten(1) for each in pairs)]
+
+    def loglik(
+        self,
+        answers: list[Tensor],
+        tables: list[Tensor],
+        log_weights: list[Tensor],
+        density: Tensor,
+    ) -> Tensor:
+        """Integrate over every specific ability given the general one, then over that."""
+        n_nodes = log_weights[0].shape[1]
+        total = log_weights[0] + answers[0] @ tables[0]
+        for counts, table, weights in zip(answers[1:], tables[1:], log_weights[1:], strict=True):
+            joint = (counts @ table).view(-1, n_nodes, n_nodes) + weights[:, None]
+            total = total + joint.logsumexp(2)
+        return total.logsumexp(1)
+
+
+class Correlated(Dimensions):
+    """Abilities with correlations, of which each item has one."""
+
+    first = 0
+
+    def logits(self, nodes: Tensor, general: Tensor, own: Tensor) -> list[Tensor]:
+        """Return logits at the nodes of the items' ability."""
+        return [own[items, None] * nodes for items in self.parts]
+
+    def loglik(
+        self,
+        answers: list[Tensor],
+        tables: list[Tensor],
+        log_weights: list[Tensor],
+        density: Tensor,
+    ) -> Tensor:
+        """Integrate over the product of the abilities' grids, one ability after another."""
+        joint = density.exp()
+        largest: Any = 0.0
+        for counts, table, weights in zip(answers, tables, log_weights, strict=True):
+            at_nodes = counts @ table + weights
+            shift = at_nodes.detach().amax(1, keepdim=True)
+            largest = largest + shift[:, 0]
+            likelihood = (at_nodes - shift).exp()
+            # (n_rows or 1, n_nodes, all later nodes): products of matrices, without exponentials
+            later = joint.reshape(len(joint), table.shape[1], -1)
+            if len(later) == 1:  # the density, the same for all
+                joint = likelihood @ later[0]
+            else:
+                joint = torch.einsum("in,inr->ir", likelihood, later)
+        return largest + joint[:, 0].log()
+
+
+@dataclass(frozen=True)
 class MultidimensionalFit(InformationCriteria):
     """A fit of several dimensions; logistic metric (D = 1), every ability N(0, 1)."""
 
-    # By item: factor (the name of its own), a_general (bifactor), a (of its own factor), d, and
-    # errors se_*.
+    # By item: factor (the name of its own), a_general (bifactor), a (of its own factor), d or d1,
+    # d2, ..., and errors se_*.
     items: pd.DataFrame
-    structure: str  # "bifactor" or "correlated"
+    structure: str  # "bifactor", "testlet" or "correlated"
     model: str
     loglik: float  # nats
     n_parameters: int
@@ -76,9 +174,9 @@ class MultidimensionalFit(InformationCriteria):
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
         size = f"{self.n_persons} persons x {len(self.items)} items"
-        shares = ""
-        if self.structure == "bifactor":
-            shares = f"\n{self.reliability.round(3).to_string()}"
+        shares = (
+            "" if self.structure == "correlated" else f"\n{self.reliability.round(3).to_string()}"
+        )
         return (
             f"MultidimensionalFit({self.structure} {self.model}, {size}, log-likelihood "
             f"{self.loglik:.3f}, AIC {self.aic:.1f}, BIC {self.bic:.1f}, {self.n_parameters} "
@@ -90,7 +188,7 @@ class MultidimensionalFit(InformationCriteria):
         """Standardised loadings, (n_items, n_abilities): those of a factor analysis of the normal
         variables behind the answers, a / 1.702 over the root of one plus their squares' sum.
         """
-        dummies = pd.get_dummies(self.items["factor"]).astype(float)[self.integral.names]
+        dummies = pd.get_dummies(self.items["factor"]).astype(float)[self.integral.factors.names]
         slopes = dummies.mul(self.items["a"].fillna(0.0), axis=0) / NORMAL_METRIC
         if "a_general" in self.items:
             slopes.insert(0, "general", self.items["a_general"] / NORMAL_METRIC)
@@ -132,24 +230,31 @@ class MultidimensionalFit(InformationCriteria):
 def fit_dimensions(
     responses: pd.DataFrame,
     factors: Mapping | pd.Series,
+    model: str = "2PL",
     *,
     structure: str = "bifactor",
     standard_errors: bool | None = None,
+    max_iterations: int = 500,
 ) -> MultidimensionalFit:
     """Fit items that measure several abilities, by marginal maximum likelihood.
 
     Parameters
     ----------
     responses : DataFrame, shape (n_persons, n_items)
-        A responses frame (0, 1, NaN); the model is the 2PL.
+        A responses frame (0, 1, NaN), or ratings for "graded" and "gpcm".
     factors : mapping or Series from item to name
-        The specific factor or dimension of every item. Of a bifactor model, items that it
+        The specific factor, testlet or dimension of every item. Of a bifactor model, items that it
         does not name have the general ability alone.
-    structure : {"bifactor", "correlated"}
-        "bifactor": a general ability, and specific ones with free slopes. "correlated": one
-        ability an item, two or three in all, with free correlations.
+    model : str
+        "2PL", "graded" or "gpcm".
+    structure : {"bifactor", "testlet", "correlated"}
+        "bifactor": a general ability, and specific ones with free slopes. "testlet": specific
+        slopes are proportional to the general ones within each testlet (Wainer, Bradlow and Wang
+        2007). "correlated": one ability an item, two or three in all, with free correlations.
     standard_errors : bool, optional
         Compute them; by default for up to 400 parameters.
+    max_iterations : int
+        Steps of the quasi-Newton method.
 
     Returns
     -------
@@ -171,9 +276,12 @@ def fit_dimensions(
     >>> bool(0.35 < fit.reliability["explained_common_variance"] < 0.65)
     True
     """
-    if structure not in ("bifactor", "correlated"):
-        raise ValueError(f"structure {structure!r} is unknown; choose 'bifactor' or 'correlated'")
-    spec = specify(responses, "2PL")
+    if model not in MODELS or structure not in ("bifactor", "testlet", "correlated"):
+        raise ValueError(
+            f"model {model!r} and structure {structure!r} cannot be; models are {MODELS}, "
+            "structures 'bifactor', 'testlet' and 'correlated'"
+        )
+    spec = specify(responses, model)
     check_answers(spec)
     items = spec.items
     named = pd.Series(factors, dtype=object)
@@ -182,7 +290,7 @@ def fit_dimensions(
     of_item, names = pd.factorize(named)
     counts = np.bincount(of_item[of_item >= 0], minlength=len(names))
     few = f"have fewer than {FEWEST} items, whose slopes cannot be told; take their items to others"
-    refuse("factors", pd.Index(names)[counts < FEWEST], few)
+    refuse("factors", pd.Index(names)[counts < (FEWEST if structure != "testlet" else 2)], few)
     if "general" in names:
         raise FrameError("a factor has the name of the general ability; name it otherwise")
     if structure == "correlated":
@@ -191,48 +299,55 @@ def fit_dimensions(
             raise FrameError(
                 f"{len(names)} dimensions; correlated ones are 2 or 3, or fit a bifactor"
             )
-    integral = _Integral(of_item, list(map(str, names)), spec, structure == "bifactor")
+    kind = Correlated if structure == "correlated" else Bifactor
+    integral = _Integral(kind(of_item, list(map(str, names))), spec, structure == "testlet")
     with few_threads(spec.answers.values.size):
-        return integral.fit(standard_errors)
+        return integral.fit(structure, standard_errors, max_iterations)
 
 
 class _Integral:
     """The likelihood of one data set as a function of a vector of estimates.
 
-    They are slopes on the general ability, on the items' own ones, the intercepts, and
-    transformed correlations.
+    They are slopes on the general ability, on the items' own ones (or, of testlets, their ratios to
+    the general slopes), the free intercepts, and transformed correlations.
     """
 
-    def __init__(
-        self, of_item: np.ndarray, names: list[str], spec: Specification, bifactor: bool
-    ) -> None:
-        self.of_item = of_item  # (n_items,) number of the factor, or -1
-        self.names = names  # of the factors
+    def __init__(self, factors: Dimensions, spec: Specification, proportional: bool) -> None:
+        self.factors = factors
         self.spec = spec
-        self.bifactor = bifactor
-        # The items of every factor, whose integrals are taken together; first those of none.
-        factors = range(-1 if bifactor else 0, len(names))
-        self.parts = [np.flatnonzero(of_item == factor) for factor in factors]
-        self.abilities = ["general", *names] if bifactor else names
+        self.form = spec.model.form
         answers = spec.answers.on("cpu")
         self.count = answers.count
-        self.counts = torch.from_numpy(counts_by_category(answers.values, answers.n, 2))
-        self.own = torch.tensor(of_item)
-        n_items = len(of_item)
-        n_pairs = 0 if bifactor else len(names) * (len(names) - 1) // 2
-        self.sizes = [n_items if bifactor else 0, int((of_item >= 0).sum()), n_items, n_pairs]
+        counts = counts_by_category(answers.values, answers.n, answers.n_categories)
+        self.counts = torch.from_numpy(counts)
+        self.bifactor = isinstance(factors, Bifactor)
+        self.proportional = proportional
+        self.own = torch.tensor(factors.of_item)
+        n_intercepts = 1 if self.form.dichotomous else len(spec.fixed) - 1
+        self.is_free = torch.from_numpy(np.isnan(spec.fixed[1 : n_intercepts + 1]))
+        n_items = len(spec.items)
+        n_factors = len(factors.names)
+        n_own = n_factors if proportional else int((factors.of_item >= 0).sum())
+        n_pairs = 0 if self.bifactor else n_factors * (n_factors - 1) // 2
+        self.sizes = [n_items * self.bifactor, n_own, int(self.is_free.sum()), n_pairs]
         self.estimates = torch.zeros(0, dtype=torch.float64)
         self.step = STEP
 
     def unpack(self, estimates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return general slopes, own slopes, intercepts, and the correlations' root."""
-        general, own, intercepts, turned = estimates.split(self.sizes)
+        general, own, free, turned = estimates.split(self.sizes)
         n_items = len(self.own)
+        has_own = self.own >= 0
         if not len(general):
             general = torch.zeros(n_items, dtype=torch.float64)
-        slopes = torch.zeros(n_items, dtype=torch.float64).masked_scatter(self.own >= 0, own)
+        if self.proportional:
+            slopes = torch.where(has_own, general * own[self.own.clamp_min(0)], 0.0)
+        else:
+            slopes = torch.zeros(n_items, dtype=torch.float64).masked_scatter(has_own, own)
+        fixed = torch.from_numpy(np.nan_to_num(self.spec.fixed[1 : len(self.is_free) + 1]))
+        intercepts = fixed.masked_scatter(self.is_free, free)
         # Rows of the correlations' Cholesky root, by partial correlations: unit length each.
-        n = len(self.names)
+        n = len(self.factors.names)
         root = torch.eye(n, dtype=torch.float64)
         if len(turned):
             partial = turned.tanh()
@@ -256,7 +371,7 @@ class _Integral:
 
         Weights sum to 1 at the nodes: a density too narrow for a grid would count too much else.
         """
-        n = len(self.names)
+        n = len(self.factors.names)
         grids = torch.stack(torch.meshgrid([nodes] * n, indexing="ij")).flatten(1)
         white = torch.linalg.solve_triangular(root, grids, upper=False)
         independent = (-0.5 * grids**2).sum(0)
@@ -267,74 +382,47 @@ class _Integral:
         """Return log P of the categories of every factor's items at the nodes, and the density."""
         general, slopes, intercepts, root = self.unpack(estimates)
         tables = []
-        for part, items in enumerate(self.parts):
-            # Logits but for intercepts, at nodes of one ability, or of the general and the own one.
-            z = (slopes if not self.bifactor else general)[items, None] * nodes
-            if self.bifactor and part > 0:
-                z = (z[:, :, None] + slopes[items, None, None] * nodes).flatten(1)
-            curves = Logistic(torch.stack([torch.ones_like(intercepts), intercepts])[:, items])
-            tables.append(curves.log_probability(z).flatten(0, 1))
+        logits = self.factors.logits(nodes, general, slopes)
+        for items, z in zip(self.factors.parts, logits, strict=True):
+            rows = torch.cat([torch.ones(1, len(items), dtype=torch.float64), intercepts[:, items]])
+            tables.append(self.form(rows).log_probability(z).flatten(0, 1))
         density = torch.zeros(1, dtype=torch.float64)
         return tables, density if self.bifactor else self.density(nodes, root)
-
-    def loglik(
-        self,
-        answers: list[Tensor],
-        tables: list[Tensor],
-        log_weights: list[Tensor],
-        density: Tensor,
-    ) -> Tensor:
-        """Return log-likelihoods (n_rows,).
-
-        ``answers`` count the categories of every part's items, (n_rows, n_items n_categories), and
-        ``tables`` hold log P of these at the nodes. ``log_weights`` are those of every ability's
-        nodes, (n_rows or 1, n_nodes), and ``density`` what correlations add.
-        """
-        if self.bifactor:  # every specific ability given the general one, then that
-            n_nodes = log_weights[0].shape[1]
-            total = log_weights[0] + answers[0] @ tables[0]
-            specific = zip(answers[1:], tables[1:], log_weights[1:], strict=True)
-            for counts, table, weights in specific:
-                given_general = (counts @ table).view(-1, n_nodes, n_nodes) + weights[:, None]
-                total = total + given_general.logsumexp(2)
-            return total.logsumexp(1)
-        # The product of the abilities' grids, one ability after another.
-        joint = density.exp()
-        largest: Any = 0.0
-        for counts, table, weights in zip(answers, tables, log_weights, strict=True):
-            at_nodes = counts @ table + weights
-            shift = at_nodes.detach().amax(1, keepdim=True)
-            largest = largest + shift[:, 0]
-            likelihood = (at_nodes - shift).exp()
-            # (n_rows or 1, n_nodes, all later nodes): products of matrices, without exponentials
-            later = joint.reshape(len(joint), table.shape[1], -1)
-            if len(later) == 1:  # the density, the same for all
-                joint = likelihood @ later[0]
-            else:
-                joint = torch.einsum("in,inr->ir", likelihood, later)
-        return largest + joint[:, 0].log()
 
     def nodes(self, step: float) -> tuple[Tensor, Tensor]:
         """Return the nodes of every ability's grid, and the logarithms of their weights."""
         nodes = torch.arange(-SPAN, SPAN + step / 2, step, dtype=torch.float64)
         return nodes, (-0.5 * nodes**2).log_softmax(0)[None]
 
+    @property
+    def abilities(self) -> list[str]:
+        """The names of all abilities."""
+        return [*self.factors.abilities, *self.factors.names]
+
     def portions(
         self, counts: Tensor, persons: Tensor, n_nodes: int
     ) -> Iterator[tuple[list[Tensor], Tensor]]:
         """Yield counts of categories by part, and of persons, of some persons at a time."""
-        power = 2 if self.bifactor else len(self.names) - 1
+        power = 2 if self.bifactor else len(self.factors.names) - 1
         size = max(1, ROW_CELLS // n_nodes**power)
         for rows, count in zip(counts.split(size), persons.split(size), strict=True):
-            yield [rows[:, items].flatten(1) for items in self.parts], count
+            yield [rows[:, items].flatten(1) for items in self.factors.parts], count
 
     def score(self, responses: pd.DataFrame) -> pd.DataFrame:
         """Return expected values and standard deviations of all abilities, (n_persons, 2 n)."""
-        checked = check_responses(responses, unanswered=True)
-        unknown = checked.columns.difference(self.spec.items)
+        items = self.spec.items
+        checked = check_responses(responses, ratings=True, unanswered=True)
+        unknown = checked.columns.difference(items)
         refuse("items", unknown, "have no parameters; drop them, or fit a model with them")
-        codes = checked.reindex(columns=self.spec.items).fillna(MISSING).to_numpy(np.uint8)
-        counts = counts_by_category(codes, None, 2)
+        levels = self.spec.answers.levels or dict.fromkeys(items, [0, 1])
+        values = checked.reindex(columns=items)
+        codes = np.stack([pd.Index(levels[item]).get_indexer(values[item]) for item in items], 1)
+        wrong = items[((codes < 0) & values.notna().to_numpy()).any(axis=0)]
+        refuse(
+            "items", wrong, "have answers that nobody gave when the model was fitted; recode them"
+        )
+        codes = np.where(codes < 0, MISSING, codes).astype(np.uint8)
+        counts = counts_by_category(codes, None, self.spec.answers.n_categories)
         persons = torch.ones(len(codes), dtype=torch.float64)
         nodes, log_weights = self.nodes(self.step)
         with torch.no_grad():
@@ -344,7 +432,7 @@ class _Integral:
         for portion, count in self.portions(torch.from_numpy(counts), persons, len(nodes)):
             # The derivative of a log-likelihood by log weights is the posterior at the nodes.
             weights = [log_weights.repeat(len(count), 1).requires_grad_() for _ in self.abilities]
-            total = self.loglik(portion, tables, weights, density).sum()
+            total = self.factors.loglik(portion, tables, weights, density).sum()
             posteriors = torch.stack(torch.autograd.grad(total, weights), 1)
             found.append(posteriors @ powers)
         mean, square = torch.cat(found).unbind(2)
@@ -362,7 +450,7 @@ class _Integral:
         weights = [log_weights] * len(self.abilities)
         total = 0.0
         for answers, count in self.portions(self.counts, self.count, len(nodes)):
-            value = count @ self.loglik(answers, leaves[:-1], weights, leaves[-1])
+            value = count @ self.factors.loglik(answers, leaves[:-1], weights, leaves[-1])
             value.backward()
             total += value.item()
         used = [(t, leaf.grad) for t, leaf in zip((*tables, density), leaves, strict=True)]
@@ -373,19 +461,25 @@ class _Integral:
 
     def start(self) -> np.ndarray:
         """Return the items' slopes and intercepts as if all measured one ability."""
-        fixed = self.spec.fixed
-        rows = starting_cells(self.spec, (0.0, 1.0), None)[: fixed.size].reshape(fixed.shape)
-        own = 0.5 * np.sign(rows[0])[self.of_item >= 0] * (1 if self.bifactor else 2)
-        general = rows[0] if self.bifactor else []
-        return np.concatenate([general, own, rows[1], np.full(self.sizes[3], 0.3)])
+        responses = self.spec
+        cells = starting_cells(responses, (0.0, 1.0), None)[: responses.fixed.size]
+        rows = cells.reshape(responses.fixed.shape)
+        own = np.full(self.sizes[1], 0.5)
+        if not self.proportional:
+            own = 0.5 * np.sign(rows[0])[self.factors.of_item >= 0] * (1 if self.bifactor else 2)
+        free = rows[1 : len(self.is_free) + 1][self.is_free.numpy()]
+        parts = [rows[0] if self.bifactor else [], own, free, np.full(self.sizes[3], 0.3)]
+        return np.concatenate(parts)
 
-    def fit(self, standard_errors: bool | None) -> MultidimensionalFit:
+    def fit(
+        self, structure: str, standard_errors: bool | None, max_iterations: int
+    ) -> MultidimensionalFit:
         """Climb to the maximum, on finer grids while the log-likelihood moves."""
         n_slopes = sum(self.sizes[:2])
         sizes = [n_slopes, self.sizes[2], self.sizes[3]]
         limits = np.repeat([LARGEST_SLOPE, np.inf, LARGEST_PAIR], sizes)
         bounds = scipy.optimize.Bounds(-limits, limits)
-        options = {"maxiter": MOST_STEPS, "maxcor": 30, "ftol": 1e-12, "gtol": 1e-4}
+        options = {"maxiter": max_iterations, "maxcor": 30, "ftol": 1e-12, "gtol": 1e-4}
         point = self.start()
         while True:
             best = scipy.optimize.minimize(
@@ -400,7 +494,7 @@ class _Integral:
         self.estimates = torch.from_numpy(point)
         messages = []
         if not best.success:
-            messages.append(f"no convergence in {best.nit} steps")
+            messages.append(f"no convergence in {best.nit} steps; raise max_iterations")
         if error >= GRID_ERROR:
             messages.append(f"the log-likelihood moves by {error:.3g} nats on a finer grid")
         runaway = np.abs(point[:n_slopes]) >= LARGEST_SLOPE - 1e-6
@@ -417,14 +511,15 @@ class _Integral:
                 converged &= gain < FLAT
         for message in messages:
             warnings.warn(message, IRTWarning, stacklevel=4)
-        return self.result(covariance, -float(best.fun), error, converged)
+        return self.result(structure, covariance, -float(best.fun), error, converged)
 
     def turned(self, point: np.ndarray) -> np.ndarray:
         """Return the estimates with abilities turned so that slopes are positive on the whole."""
         if not self.bifactor:  # where turning one turns its correlations; starts are positive
             return point
         general, own, others = np.split(point, np.cumsum(self.sizes[:2]))
-        factor = self.of_item[self.of_item >= 0]
+        factor = self.factors.of_item[self.factors.of_item >= 0]
+        factor = np.arange(len(own)) if self.proportional else factor
         signs = np.where(np.bincount(factor, own) < 0, -1.0, 1.0)
         return np.concatenate(
             [np.where(general.sum() < 0, -1, 1) * general, signs[factor] * own, others]
@@ -449,10 +544,15 @@ class _Integral:
         """Return slopes, intercepts and correlations as a function of the estimates."""
         general, slopes, intercepts, root = self.unpack(estimates)
         lower = torch.tril_indices(len(root), len(root), -1)
-        return torch.cat([general, slopes, intercepts, (root @ root.T)[*lower]])
+        return torch.cat([general, slopes, intercepts.flatten(), (root @ root.T)[*lower]])
 
     def result(
-        self, covariance: np.ndarray, loglik: float, error: float, converged: bool
+        self,
+        structure: str,
+        covariance: np.ndarray,
+        loglik: float,
+        error: float,
+        converged: bool,
     ) -> MultidimensionalFit:
         """Return the tables, with errors by the delta method."""
         spec = self.spec
@@ -461,10 +561,10 @@ class _Integral:
         variance = np.einsum("nk,kl,nl->n", jacobian, covariance, jacobian)
         errors = np.sqrt(np.where(jacobian.any(axis=1), variance, np.nan))
         n_items = len(spec.items)
-        names = ["a_general", "a", "d"]
-        has_own = self.of_item >= 0
-        estimated = np.stack([np.full(n_items, self.bifactor), has_own, np.full(n_items, True)])
-        columns: dict = {"factor": [self.names[k] if k >= 0 else None for k in self.of_item]}
+        steps = ["d"] if self.form.dichotomous else [f"d{k}" for k in range(1, len(spec.fixed))]
+        names = ["a_general", "a", *steps]
+        estimated = np.vstack([np.full(n_items, self.bifactor), self.own >= 0, self.is_free])
+        columns: dict = {"factor": [self.factors.names[k] if k >= 0 else None for k in self.own]}
         for part, prefix in ((values, ""), (errors, "se_")):
             table = part[: n_items * len(names)].reshape(len(names), n_items)
             table = np.where(estimated, table, np.nan)
@@ -472,7 +572,7 @@ class _Integral:
         items = pd.DataFrame(columns, spec.items)
         if not self.bifactor:
             items = items.drop(columns=["a_general", "se_a_general"])
-        labels = self.names
+        labels = self.factors.names
         tables = []
         for part, diagonal in ((values, 1.0), (errors, 0.0)):
             square = np.diag(np.full(len(labels), diagonal))
@@ -481,7 +581,7 @@ class _Integral:
             tables.append(pd.DataFrame(square + np.tril(square, -1).T, labels, labels))
         return MultidimensionalFit(
             items=items,
-            structure="bifactor" if self.bifactor else "correlated",
+            structure=structure,
             model=spec.model.name,
             loglik=loglik,
             n_parameters=len(self.estimates),

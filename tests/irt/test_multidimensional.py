@@ -1,4 +1,4 @@
-"""Bifactor and correlated abilities. References: likelihoods and posteriors by brute force
+"""Bifactor, testlet and correlated abilities. References: likelihoods and posteriors by brute force
 over a grid of all abilities at once, written here, and recovery of known parameters."""
 
 import numpy as np
@@ -77,13 +77,16 @@ def test_dimension_reduction_gives_the_integral_over_all_abilities_and_its_maxim
     few = fit.score(data.iloc[:20, :3])
     np.testing.assert_allclose(few["y", "theta"], 0, atol=1e-9)
     np.testing.assert_allclose(few["y", "se"], 1, atol=1e-3)
-    # Items without a specific ability.
+    # Items without a specific ability, and two categories of the graded model.
     some = dict.fromkeys(data.columns[:3], "x")
     fewer = irt.fit_dimensions(data, some, standard_errors=False)
     slopes = fewer.items[["a_general", "a"]].fillna(0.0).to_numpy(float)
     assert brute_force(slopes, fewer.items["d"].to_numpy(), data) == pytest.approx(
         fewer.loglik, abs=0.01
     )
+    graded = irt.fit_dimensions(data, some, "graded", standard_errors=False)
+    assert graded.loglik == pytest.approx(fewer.loglik, abs=1e-3)
+    assert list(graded.items) == ["factor", "a_general", "a", "d1", "se_a_general", "se_a", "se_d1"]
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +124,21 @@ def test_a_bifactor_fit_recovers_slopes_abilities_and_the_share_of_the_general_o
     np.testing.assert_allclose(
         fit.reliability, pd.Series(expected)[fit.reliability.index], atol=0.05
     )
+    testlet = irt.fit_dimensions(
+        data, dict(zip(data, factors, strict=True)), structure="testlet", standard_errors=False
+    )
+    ratio = testlet.items["a"] / testlet.items["a_general"]
+    assert ratio.groupby(testlet.items["factor"]).std().max() < 1e-9
+    assert testlet.loglik < fit.loglik and testlet.n_parameters == 15 + 3 + 15
     assert fit.loglik > irt.fit(data, standard_errors=False).loglik + 50
-    named = dict(zip(data, factors, strict=True))
-    three = irt.fit_dimensions(data, named, structure="correlated", standard_errors=False)
-    own = np.equal.outer(np.array(factors), ["x", "y", "z"]) * three.items[["a"]].to_numpy()
-    expected = brute_force(own, three.items["d"].to_numpy(), data, three.correlations.to_numpy())
-    assert expected == pytest.approx(three.loglik, abs=0.02)
+    # Proportional slopes are a second-order factor, which three correlations never contradict.
+    correlated = irt.fit_dimensions(
+        data,
+        dict(zip(data, factors, strict=True)),
+        structure="correlated",
+        standard_errors=False,
+    )
+    assert correlated.loglik == pytest.approx(testlet.loglik, abs=0.01)
 
 
 def test_correlated_abilities_have_the_correlation_and_the_integral_over_both():
@@ -156,7 +168,7 @@ def test_factors_that_cannot_be_are_refused(three_parts):
     for call, says in (
         (lambda: irt.fit_dimensions(data, {"nothing": "x"}), "not among the responses"),
         (lambda: irt.fit_dimensions(data, {"q00": "x", "q01": "x"}), "fewer than 3 items"),
-        (lambda: irt.fit_dimensions(data, named, structure="testlet"), "is unknown"),
+        (lambda: irt.fit_dimensions(data, named, "3PL"), "cannot be"),
         (lambda: irt.fit_dimensions(data, {"q00": "x"}, structure="correlated"), "fewer than 3"),
         (
             lambda: irt.fit_dimensions(data, named | {"q00": None}, structure="correlated"),
