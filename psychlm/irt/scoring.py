@@ -83,7 +83,7 @@ class KnownCurves:
         They are the gradient, the observed and the expected information, and the derivative of the
         latter, in standard-normal units.
         """
-        if isinstance(self.items, Logistic):
+        if isinstance(self.items, Logistic) and len(self.items.values) < 4:
             return _by_products(self.answers, self.items, ability)
         return _by_functions(self.answers, self.items, ability)
 
@@ -112,12 +112,13 @@ class KnownCurves:
 
 
 def _by_products(answers: ResponseMatrix, items: Logistic, ability: Tensor) -> tuple[Tensor, ...]:
-    """Return derivatives by ability, of logistic items, by products of matrices."""
+    """Return derivatives by ability, of items without upper asymptotes, by products of matrices."""
     sums = torch.zeros(4, len(ability), dtype=torch.float64, device=ability.device)
     n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
     for block in answers.blocks():
         part = items.of_items(block.items)
         a = part.slope
+        c = part.guessing
         n_rows = max(1, n_cells // len(a))  # as many rows as a processor's cache holds
         for start in range(0, len(ability), n_rows):
             rows = slice(start, start + n_rows)
@@ -125,7 +126,7 @@ def _by_products(answers: ResponseMatrix, items: Logistic, ability: Tensor) -> t
             answered = None if block.answered is None else block.answered[rows]
             gradient, observed, expected, change = sums[:, rows]
             z = torch.outer(ability[rows], a) + part.values[1]
-            if len(part.values) == 2:  # the derivatives are X - P, PQ and PQ (Q - P)
+            if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
                 right = z.sigmoid()
                 wrong = z.neg_().sigmoid_()
                 information = right * wrong
@@ -138,19 +139,18 @@ def _by_products(answers: ResponseMatrix, items: Logistic, ability: Tensor) -> t
                 expected += information @ a**2
                 change += information.mul_(turn) @ a**3
                 continue
-            # Else with p and q the derivatives of log P and log Q by the logit, s the logistic
-            # function and r = 1 - s: second ones are p (r - s - p), and P'^2 / (P Q) = -p q.
-            firsts = part.first_derivatives(ability[rows])
-            q, p = (by_logit.T.contiguous() for by_logit, *_ in firsts)
-            turn = 1 - 2 * z.sigmoid_()
+            # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r,
+            # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
+            s = z.sigmoid().clamp_min_(SMALLEST)
+            r = z.neg_().sigmoid_()
+            sr = s * r
+            p = sr * (1 - c) / (s * (1 - c) + c)
+            pp = p * (r - s - p)  # (log P)''
             is_answered = 1.0 if answered is None else answered
-            wrong = is_answered - correct
-            pp = p * (turn - p)
-            qq = q * (turn - q)
-            gradient += (correct * p + wrong * q) @ a
-            observed -= (correct * pp + wrong * qq) @ a**2
-            expected -= (p * q * is_answered) @ a**2
-            change -= ((pp * q + p * qq) * is_answered) @ a**3
+            gradient += (correct * (p + s) - s * is_answered) @ a
+            observed += (sr * is_answered - correct * (pp + sr)) @ a**2
+            expected += (p * s * is_answered) @ a**2
+            change += ((pp * s + p * sr) * is_answered) @ a**3
     return tuple(sums)
 
 
