@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,9 @@ def corpus(
         given = ", ".join(f"--{name.replace('_', '-')}" for name in columns_told)
         raise click.BadParameter(f"{given}: of which file? Name the file of WORDS")
     if words is not None:
-        study = corpora.read_experiment(words, readings, **columns_told)
+        with warnings.catch_warnings():  # the card refuses seconds, and says what to do
+            warnings.filterwarnings("ignore", ".*are these seconds")
+            study = corpora.read_experiment(words, readings, **columns_told)
         say(roles.in_shell(study.notes[0]), err=True)
     measure = columns_told.pop("measure", "")
     options: dict[str, Any] = {

@@ -28,11 +28,17 @@ def format_names(names: Iterable[Hashable], limit: int = 5) -> str:
 
     >>> format_names("abcdefg", limit=2)
     "['a', 'b', and 5 more]"
-    >>> format_names(np.arange(2))
-    '[0, 1]'
+    >>> format_names([np.int64(0), ("q1", np.int64(1))])
+    "[0, ('q1', 1)]"
     """
-    names = [name.item() if isinstance(name, np.generic) else name for name in names]
-    shown = ", ".join(repr(name) for name in names[:limit])
+
+    def as_python(name: Hashable) -> Hashable:
+        if isinstance(name, tuple):
+            return tuple(map(as_python, name))
+        return name.item() if isinstance(name, np.generic) else name
+
+    names = list(names)
+    shown = ", ".join(repr(as_python(name)) for name in names[:limit])
     return f"[{shown}]" if len(names) <= limit else f"[{shown}, and {len(names) - limit} more]"
 
 

@@ -26,6 +26,7 @@ klasse language level major male mark marks name nationality points progress rac
 score section sex start startdate state status sum sumscore time timestamp total treatment treated
 version year""".split()
 A_SUM = "the sum or share of the others"
+CODES = {7, 8, 9, 77, 88, 98, 99, 777, 888, 998, 999}  # usual ones of missing answers
 CATEGORIES = 12  # different whole numbers that an item has at most
 
 
@@ -143,7 +144,8 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
     # points of a series of items that starts at 0 may be quarters, other numbers are whole
     steps_of_one = low.groupby(stems).transform("min").eq(0).map({True: 4, False: 1})
     whole = (numbers * steps_of_one % 1 == 0).where(numbers.notna(), True).all()
-    is_numbered = (stems != stems.index.astype(str)) & stems.groupby(stems).transform("size").gt(2)
+    n_of_stem = stems.groupby(stems).transform("size")
+    is_numbered = (stems != stems.index.astype(str)) & n_of_stem.gt(2)
     most_numbered = is_numbered.mean() >= 0.5
     why: dict[str, str] = {}
     for name in numbers:
@@ -157,10 +159,13 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
     others = [name for name in left if not (most_numbered and is_numbered[name])]
     if 2 * len(binary) >= len(left):
         for name in left:
-            if name not in binary and low[name] != 0:
+            # points of essay1 and essay2 are items beside q1, q2, ..., a column "site" is a group
+            is_other = most_numbered and not is_numbered[name]
+            is_group = name in binary or n_of_stem[name] == 1 or stems[name] == name
+            if is_other and is_group:
+                why[name] = f"{span(numbers[name])} under another name than most"
+            elif name not in binary and low[name] != 0:
                 why[name] = span(numbers[name])
-            elif name in binary and most_numbered and not is_numbered[name]:
-                why[name] = "0 and 1 under another name than most"
     else:
         # the ends of the scale, which a fifth of the items reach
         rated = [name for name in left if is_numbered[name]] if most_numbered else left
@@ -191,11 +196,47 @@ def span(values: pd.Series) -> str:
     return f"{values.min():g} to {values.max():g}"
 
 
+def codes_among(responses: pd.DataFrame) -> list[float]:
+    """Return usual codes of missing answers that lie apart from the other values of their items.
+
+    They do so in several items, and in most of those that have them. Below 10 they are beyond a
+    scale from 0 or 1 without gaps: points of an essay may be 2, 5 and 9.
+
+    >>> codes_among(pd.DataFrame({"q1": [0, 1, 9], "q2": [1, 0, 9], "essay": [2, 5, 9]}))
+    [9.0]
+    """
+    values_of = [set(map(float, responses[name].dropna().unique())) for name in responses]
+    everywhere = set().union(*values_of)
+    n_items: Counter[float] = Counter()
+    n_apart: Counter[float] = Counter()
+    for values in values_of:
+        codes = sorted(values & CODES)
+        scale = sorted(values - CODES)
+        n_items.update(codes)
+        if not scale:
+            continue
+        highest = scale[-1]
+        without_gap = scale[0] <= 1 and len(scale) > highest - scale[0]
+        for code in codes:
+            is_far = code > highest + 2 or (code == highest + 2 and code - 1 not in everywhere)
+            if is_far and (without_gap if code < 10 else highest <= CATEGORIES):
+                n_apart[code] += 1
+            else:
+                highest = max(highest, code)
+    return sorted(code for code, n in n_apart.items() if n > 1 and 2 * n > n_items[code])
+
+
 def warn_of_codes(responses: pd.DataFrame, told: bool, notes: list[str]) -> None:
     """Warn of whole numbers that lie apart from the others, as codes of missing answers do.
 
-    Below 0 such numbers are codes for certain: refused unless what is missing was ``told``.
+    Those below 0 and usual codes are refused unless what is missing was ``told``.
     """
+    if (codes := codes_among(responses)) and not told:
+        listed = ",".join(f"{code:g}" for code in codes)
+        raise FrameError(
+            f"answers {listed} lie apart from the other answers to their items, as codes of "
+            f"missing answers do: missing={listed}; if they are scores, missing=NA reads them so"
+        )
     values = np.sort(pd.unique(responses.to_numpy().ravel()))
     values = values[np.isfinite(values)]
     if len(values) < 3 or (values % 1).any():

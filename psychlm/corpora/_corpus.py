@@ -113,15 +113,7 @@ def from_long(
     table["word"] = [normalize("NFC", w) if isinstance(w, str) else w for w in table["word"]]
     table, said = with_times(table, {name: column for column, name in measures.items()}, missing)
     notes += said
-    readings_twice = table.duplicated(["subject", "text_id", "word_id"])
-    if readings_twice.any():
-        first = table.loc[readings_twice, ["subject", "text_id", "word_id"]].iloc[0].tolist()
-        raise FrameError(
-            f"{int(readings_twice.sum())} readings (subject, text_id, word_id) occur more than "
-            f"once, first {first}; if one reader saw a text twice, name the column that tells the "
-            "times apart, condition='Trial'; if two readers have one name, join columns that tell "
-            f"them apart, person='{person}+file' or '{person}+Session'"
-        )
+    _refuse_readings_twice(table, person, [*names.values(), "item"])
     table = frames.check_readings(table)
 
     # Each place in a text has one word, and what is the same for all its readings belongs to it.
@@ -143,6 +135,33 @@ def from_long(
         if n_missing:
             notes.append(f"{n_missing} of {len(readings)} readings have no {name!r}")
     return Corpus(with_predictors(frames.check_words(words)), readings, None, tuple(notes))
+
+
+def _refuse_readings_twice(table: pd.DataFrame, person: str, known: Sequence[str]) -> None:
+    """Refuse several readings of a word by one reader, with what tells them apart in this table."""
+    places = ["subject", "text_id", "word_id"]
+    twice = table.duplicated(places)
+    if not twice.any():
+        return
+    first = table.loc[twice, places].head(1).itertuples(index=False, name=None)
+    said = f"{twice.sum()} readings (subject, text_id, word_id) occur more than once, first "
+    said += f"{format_names(first)}; "
+    n_copies = int(table.duplicated().sum())
+    if n_copies:
+        said += f"{n_copies} of them are copies of whole rows: remove these from the file"
+        raise FrameError(f"{said} (in pandas: table.drop_duplicates())")
+    # a column that tells times apart has a value for each time, and not one for each word
+    most = table.value_counts(places).max()
+    n_values = table.groupby(["subject", "text_id"]).nunique()
+    others = [name for name in n_values if name not in known and n_values[name].max() <= most]
+    apart = [name for name in others if not table.duplicated([*places, name]).any()]
+    if not apart:
+        said += "no column tells them apart: add one, or remove the rows that do not count"
+        raise FrameError(said)
+    raise FrameError(
+        f"{said}if one reader saw a text twice, condition='{apart[0]}' tells the times apart; if "
+        f"two readers have one name, person='{person}+{apart[0]}'"
+    )
 
 
 def joined(table: pd.DataFrame, columns: Sequence[str]) -> pd.Series:

@@ -296,6 +296,11 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     pairs = table[[person, item]]
     twice = table.duplicated([person, item, *numbering])
     if twice.any() and repeat is None:
+        if table.duplicated().sum() == twice.sum():
+            raise FrameError(
+                f"{twice.sum()} rows are copies of others, first {pairs[twice].iloc[0].tolist()} "
+                f"in columns {[person, item]}; remove the copies, or repeat=latest takes one"
+            )
         raise FrameError(
             f"{int(twice.sum())} answers to the same item by the same person, first "
             f"{pairs[twice].iloc[0].tolist()} in columns {[person, item]}; name what numbers them "
@@ -368,14 +373,18 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         shape.notes.append(f"{further.sum()} further rows of persons: the {repeat} one counts")
         table = table[~further]
     elif names.has_duplicates and not by:
+        if table.assign(**{str(person): names}).duplicated().sum() == names.duplicated().sum():
+            raise FrameError(_of_copies(names))
         flaw = "occur more than once; if these are repeated answers, "
         for name in table.filter(regex=NUMBERS_REPEATS):
             if not pd.MultiIndex.from_arrays([names, table[name]]).has_duplicates:
                 one = label_of(table[name].dropna().iloc[0])
                 flaw += f"repeat={name} numbers them and filter='{name}={one}' takes some; "
                 break
-        flaw += "repeat=rows counts them; person=rows takes each for a person; item= and answer= "
-        flaw += "name the columns of a long table"
+        flaw += (
+            "repeat=rows counts them, repeat=latest takes the last; person=rows takes each for a "
+        )
+        flaw += "person; item= and answer= name the columns of a long table"
         refuse("persons", names[names.duplicated()], flaw)
     elif names.has_duplicates:
         most = names.value_counts().max()
@@ -384,6 +393,18 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         shape.notes.append(f"no person occurs twice: {repeat!r} numbers nothing")
     shape.table = table.drop(columns=[n for n in (shape.repeat, repeat) if n in table])
     return shape
+
+
+def _of_copies(names: pd.Index) -> str:
+    """Return the message about persons whose further rows are copies of their first."""
+    times = names.value_counts()
+    twice = times[times > 1]
+    who = f"all {len(times)}" if len(twice) == len(times) else f"{len(twice)} of {len(times)}"
+    often = "twice" if twice.max() == 2 else f"up to {twice.max()} times"
+    return (
+        f"{who} persons occur {often} with the same answers: the file holds them {often}; remove "
+        "the copies, or repeat=latest takes one row of each"
+    )
 
 
 def _is_sum(name: str) -> bool:
@@ -514,6 +535,8 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         raw = _answer_roles.in_case_of(key, marked[of_key].apply(as_text), notes)
         responses = pd.concat([_answer_roles.graded_by(raw, key, notes), responses], axis=1)
     responses = responses[[name for name in shape.table if name in responses]]
+    if level != "scores":
+        _answer_roles.warn_of_codes(responses, bool(told["missing"]), notes)
     is_binary = responses.isin((0, 1)).where(responses.notna(), True).all()
     points = list(is_binary.index[~is_binary])
     few_points = len(points) <= len(is_binary) / 2
@@ -523,7 +546,6 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         left_out |= {name: span(responses[name]) + NOT_BINARY for name in points}
         responses = responses.drop(columns=points)
     if level != "scores":
-        _answer_roles.warn_of_codes(responses, bool(told["missing"]), notes)
         _answer_roles.warn_of_names(responses, told["reverse"], notes)
     if told["reverse"]:
         _answer_roles.turn(responses, told["reverse"], notes)
@@ -596,7 +618,9 @@ def _described(
     graded = [name for name, why in left_out.items() if why.endswith((NOT_BINARY, A_SUM))]
     few = [n for n in groups if n not in graded and 1 < groups[n].nunique() <= CATEGORIES]
     few = [n for n in groups if n in told["group"] or (n in few and not _is_date(groups[n]))]
-    parts += [f"groups: {', '.join(few)}"] if few else []
+    maybe = [n for n in few if n in left_out and plain(n) not in DESCRIBE and not told["items"]]
+    way_back = " (where one is an item, items= names all items)" * bool(maybe)
+    parts += [f"groups: {', '.join(few)}{way_back}"] if few else []
     for name in told["group"]:
         n_without = int(groups[name].isna().sum())
         parts += [f"{n_without} persons without {name}"] if n_without else []
@@ -610,7 +634,8 @@ def _described(
     away += [] if told["unanswered"] else without
     said = f"{shape.layout}: {', '.join(parts)}"
     said += f"; left out: {', '.join(away)}" if away else ""
-    said += " (items= takes other columns)" if left_out and not told["items"] else ""
+    is_more = bool({*left_out}.difference(maybe)) and not told["items"]
+    said += " (items= takes other columns)" * is_more
     notes = [*shape.notes, *(without if told["unanswered"] else [])]
     said = " ".join("; ".join([said, *notes]).split())
     return Answers(result, raw, key, groups, said, level, silent)

@@ -562,6 +562,13 @@ ADVICE = [
     # file, options, what the message advises, the options that it advises
     ("id,q1,q2\na,1,0\na,0,1\nb,1,1\n", {}, "repeat=rows", {"repeat": "rows"}),
     ("id,q1,q2\na,1,0\na,0,1\nb,1,1\n", {}, "person=rows", {"person": "rows"}),
+    ("id,q1,q2\na,1,0\nb,0,1\na,1,0\nb,0,1\n", {}, "all 2 persons occur twice with the same "
+     "answers: the file holds them twice; remove the copies, or repeat=latest",
+     {"repeat": "latest"}),
+    ("id,q1,q2\na,1,0\nb,0,1\na,0,0\n", {}, "repeat=latest", {"repeat": "latest"}),
+    ("person,item,score\na,q,1\na,q,1\nb,q,0\n", {}, "1 rows are copies of others, first "
+     "['a', 'q'] in columns ['person', 'item']; remove the copies, or repeat=latest",
+     {"repeat": "latest"}),
     (WAVES, {}, "repeat=event", {"repeat": "event"}),
     (WAVES, {}, "filter='event=t1'", {"filter": "event=t1"}),
     ("id,q1\n,1\nb,0\n", {}, "person=rows", {"person": "rows"}),
@@ -571,7 +578,7 @@ ADVICE = [
     ("id,q1,q2\na,Yes,No\nb,No,No\n", {}, "key=", {"key": {"q1": "Yes", "q2": "No"}}),
     ("id,age,total\na,20,3\nb,31,4\nc,44,9\n", {}, "items=", {"items": ["total"]}),
     ("id,q1,q2\na,1,5\nb,3,2\n", {"level": "binary"}, "ratings=True", {"level": "ratings"}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "options", "advice", "advised"), ADVICE)
@@ -593,6 +600,10 @@ SHELL = [
     (lambda t: t.replace({0: "No", 1: "Yes"}), "--labels 'No=?,Yes=?'", ["--labels", "Yes=1,No=0"]),
     (lambda t: t * 2 + t.index.str[1:].astype(int).to_numpy()[:, None] % 2, "(--model graded)",
      ["--model", "graded"]),
+    (lambda t: pd.concat([t, t.tail(1).rename({"p11": "p12"}) * 0 + 9]), "--missing 9",
+     ["--missing", "9"]),
+    (lambda t: pd.concat([t, t.tail(1).rename({"p11": "p12"}) * 0 + 9]), "--missing NA",
+     ["--missing", "NA", "--model", "graded"]),
     (lambda t: t.assign(freq=2), "--drop freq", ["--drop", "freq"]),
     (lambda t: t.rename({"p1": ""}), "--person rows", ["--person", "rows"]),
 ]  # fmt: skip
@@ -700,6 +711,71 @@ def test_numbers_apart_from_the_scale_are_said_and_missing_makes_them_missing(tm
     for name, code in (("a", 99), ("b", -99)):
         missing = corpora.read_answers(tmp_path / f"{name}.csv", missing=[code]).responses
         assert missing.isna().sum().sum() == 2 and missing.min(axis=None) == 1
+
+
+@pytest.mark.parametrize(
+    ("codes", "n_items"), [([9], 3), ([8, 9], 3), ([9], 2), ([99], 3), ([998, 999], 2)]
+)
+@pytest.mark.parametrize("highest", [1, 5])
+def test_usual_codes_in_several_items_are_refused_and_both_ways_out_work(
+    highest, codes, n_items, tmp_path
+):
+    rng = np.random.default_rng(5)
+    names = [f"q{n}" for n in range(1, 7)]
+    answers = pd.DataFrame(rng.integers(int(highest > 1), highest + 1, (60, 6)), columns=names)
+    for n, code in enumerate(codes):
+        answers.iloc[20 + 2 * n : 22 + 2 * n, :n_items] = code
+    answers.to_csv(tmp_path / "a.csv", index_label="id")
+    listed = ",".join(map(str, codes))
+    for level in (None, "binary" if highest == 1 else "ratings"):
+        with pytest.raises(FrameError, match=f"answers {listed} lie apart .* missing={listed};"):
+            corpora.read_answers(tmp_path / "a.csv", level=level)
+    read = corpora.read_answers(tmp_path / "a.csv", missing=codes)
+    assert read.responses.max(axis=None) == highest
+    assert read.responses.isna().sum().sum() == 2 * n_items * len(codes)
+    with pytest.warns(UserWarning, match="lie apart"):
+        scores = corpora.read_answers(tmp_path / "a.csv", missing=["NA"])
+    assert scores.responses.max(axis=None) == codes[-1]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("points", [(0, 1, 2, 3, 9), (0, 3, 6, 9), (*range(10),), (2, 5, 9, 10)])
+def test_points_of_essays_that_reach_nine_are_scores(points, tmp_path):
+    rng = np.random.default_rng(6)
+    table = pd.DataFrame(rng.integers(0, 2, (80, 12)), columns=[f"q{n}" for n in range(1, 13)])
+    n_essays = 1 if points[3:4] == (3,) and len(points) == 5 else 3
+    for n in range(n_essays):
+        table[f"essay{n + 1}"] = rng.choice(points, 80)
+    table.to_csv(tmp_path / "a.csv", index_label="id")
+    assert "9 lie apart from the other" not in corpora.read_answers(tmp_path / "a.csv").recognised
+
+
+GROUPS = "grp arm cond native dyslexia wave site kön grupo школа 班级 Bedingung langue_maternelle"
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("highest", [1, 5])
+def test_a_column_of_codes_beside_numbered_items_is_a_group(highest, seed, tmp_path):
+    """Reference: the tables as they were generated."""
+    rng = np.random.default_rng(seed)
+    n_persons, n_items = int(rng.integers(12, 60)), int(rng.integers(6, 20))
+    lowest = int(highest > 1)
+    table = pd.DataFrame(rng.integers(lowest, highest + 1, (n_persons, n_items)))
+    table.columns = items = [f"q{n:02d}" for n in range(1, n_items + 1)]
+    groups = list(rng.choice(GROUPS.split(), 3, replace=False))
+    for name in groups:
+        first, n_codes = rng.integers(0, 2), rng.integers(2, 7)
+        codes = rng.integers(first, first + n_codes, n_persons).astype(float)
+        codes[:2] = first, first + n_codes - 1  # each has two codes, perhaps one for one person
+        codes[2 : 2 + rng.integers(0, 3)] = np.nan
+        table.insert(int(rng.integers(0, len(table.columns) + 1)), name, codes)
+    table.insert(0, "id", np.arange(n_persons))
+    table.to_csv(tmp_path / "a.csv", index=False)
+    read = corpora.read_answers(tmp_path / "a.csv")
+    assert list(read.responses) == items and set(groups) == set(read.groups)
+    assert "(where one is an item, items= names all items)" in read.recognised
+    named = corpora.read_answers(tmp_path / "a.csv", items=[groups[0], *items], level="ratings")
+    assert groups[0] in named.responses
 
 
 def test_a_table_of_patterns_and_their_counts_is_not_one_of_persons(tmp_path):

@@ -465,10 +465,23 @@ def test_practice_is_found_in_whichever_column_names_it(column, tmp_path):
 def test_a_text_read_twice_needs_the_column_that_tells_the_times_apart(tmp_path):
     twice = pd.concat([lab(Session=1), lab(Session=2)])
     twice.rename(columns={"number": "WordNr"}).to_csv(tmp_path / "lab.csv", index=False)
-    with pytest.raises(FrameError, match="condition='Trial'"):
+    with pytest.raises(FrameError, match="condition='Session' .* person='Subject[+]Ses") as error:
         read_experiment(tmp_path / "lab.csv")
+    assert "np." not in str(error.value)
     corpus = read_experiment(tmp_path / "lab.csv", condition="Session")
     assert corpus.words["text_id"].unique().tolist() == ["1-1", "1-2", "2-1", "2-2"]
+    readers = read_experiment(tmp_path / "lab.csv", person="Subject+Session").readings["subject"]
+    assert readers.nunique() == 2 * lab()["Subject"].nunique()
+    # a number of each row tells nothing apart, and copies of rows are named as such
+    plain = twice.drop(columns="Session").rename(columns={"number": "WordNr"})
+    plain.assign(row=range(len(plain))).to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.raises(FrameError, match="no column tells them apart"):
+        read_experiment(tmp_path / "lab.csv")
+    plain.to_csv(tmp_path / "lab.csv", index=False)
+    with pytest.raises(FrameError, match=f"{len(lab())} of them are copies of whole rows"):
+        read_experiment(tmp_path / "lab.csv")
+    plain.drop_duplicates().to_csv(tmp_path / "lab.csv", index=False)
+    assert len(read_experiment(tmp_path / "lab.csv").readings) == len(lab())
 
 
 def test_times_in_seconds_of_a_table_are_a_warning_and_lists_need_no_text(tmp_path):

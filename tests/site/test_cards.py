@@ -76,10 +76,17 @@ def test_a_study_of_ones_own_becomes_a_page_and_its_numbers(study: Path) -> None
     assert "<script" not in page and 'src="http' not in page
     assert content["verdict"]["sentence"] in " ".join(done.output.split())
     assert "knows English alone" in content["verdict"]["sentence"]  # and is asked about German
+    rows = {row["key"]: row for row in content["numbers"]}
+    low, high = (rows["card.effect"][end] for end in ("low", "high"))
+    assert ("], which does not exclude 0." in page) == (low <= 0 <= high)
+    low, high = (rows["card.total"][end] for end in ("low", "high"))
+    is_untold = rows["card.curve"]["says"] == "cannot be told from none"
+    assert is_untold == (low <= 0 <= high)
     table = pd.read_csv("mine.csv")
     table.assign(RT=table["RT"] / 1000).to_csv("seconds.csv", index=False)
     said = refused("card", "corpus", "seconds.csv", *OPTIONS)
     assert "look like seconds" in said and "multiply their column by 1,000" in said
+    assert "are these seconds" not in said
 
 
 @pytest.mark.slow
