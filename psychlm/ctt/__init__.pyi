@@ -21,6 +21,7 @@ from .items import (
     inter_item_correlation as inter_item_correlation,
     item_rest_correlation as item_rest_correlation,
     keyed_in_reverse as keyed_in_reverse,
+    linked_forms as linked_forms,
     omega as omega,
     scalability as scalability,
     split_half as split_half,

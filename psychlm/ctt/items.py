@@ -349,6 +349,28 @@ def keyed_in_reverse(responses: pd.DataFrame) -> pd.Index:
     return checked.columns[sign != common[number]]
 
 
+def linked_forms(responses: pd.DataFrame) -> pd.Series:
+    """Return the number of each item's form, 1, 2, ...; no person answered items of two forms.
+
+    Items are of one form where persons who answered both, or a chain of them, link them; abilities
+    told by different forms cannot be compared.
+
+    >>> booklets = pd.DataFrame({"q1": [1, 0, np.nan], "q2": [1, 1, np.nan], "q3": [np.nan, 0, 1]})
+    >>> linked_forms(booklets).tolist(), linked_forms(booklets.drop(1)).tolist()
+    ([1, 1, 1], [1, 1, 2])
+    """
+    answered = responses.notna().to_numpy()
+    form = np.zeros(answered.shape[1], dtype=int)
+    while (form == 0).any():
+        reached = np.arange(len(form)) == form.argmin()
+        n_before = 0
+        while reached.sum() > n_before:
+            n_before = reached.sum()
+            reached |= answered[answered[:, reached].any(axis=1)].any(axis=0)
+        form[reached] = form.max() + 1
+    return pd.Series(form, responses.columns, name="form")
+
+
 def copied_items(responses: pd.DataFrame | Repeated) -> pd.Series:
     """Return, by item that repeats an earlier one, the first item that it repeats.
 

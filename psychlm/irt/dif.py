@@ -98,6 +98,8 @@ def compared_persons(
         raise FrameError(
             f"two groups are needed, and these are {len(names)}: {format_names(names)}"
         )
+    if (checked.notna().groupby(member).any().sum() < 2).all():
+        raise FrameError("items asked of one group only, so that no item can be compared")
     return checked, names, member
 
 

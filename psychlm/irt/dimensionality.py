@@ -224,7 +224,9 @@ def parallel_analysis(
             item[asked] = rng.permutation(item[asked])
         draws.append(eigenvalues(pd.DataFrame(shuffled, columns=checked.columns)))
     table = pd.DataFrame({"eigenvalue": observed, "chance_mean": np.mean(draws, axis=0)})
-    table["chance_quantile"] = np.quantile(draws, CHANCE_QUANTILE, axis=0)
+    # The quantile by rank: of 20 draws the largest, which a 21st exceeds once in 21 times.
+    rank = min(int(np.ceil(CHANCE_QUANTILE * (n_draws + 1))), n_draws)
+    table["chance_quantile"] = np.sort(draws, axis=0)[rank - 1]
     exceeds = (table["eigenvalue"] > table["chance_quantile"]).to_numpy()
     return ParallelAnalysis(table, int(np.cumprod(exceeds).sum()))
 

@@ -456,7 +456,7 @@ def sum_score_table(fit: IRTFit | ModelTables) -> pd.DataFrame:
         if (np.diff(np.asarray(answers, float)) != 1).any():
             raise FrameError(
                 f"the answers to item {item!r} are {list(map(float, answers))}, which do not rise "
-                "by 1, so a sum score has no one meaning; score persons by fit.score"
+                "by 1, so a sum score has no one meaning; take the scores of the model"
             )
         lowest += float(answers[0])
     steps = (p[: (p > 0).any(axis=1).sum()] for p in tables.probability)

@@ -100,6 +100,14 @@ def test_parallel_analysis_counts_the_abilities(rng):
     assert parallel_analysis(two_clusters(rng, correlation=0.999), n_draws=20, rng=1).n_factors == 1
 
 
+def test_chance_is_the_largest_of_twenty_shuffles():
+    x = corpora.lsat6()
+    rng = np.random.default_rng(1)
+    draws = [eigenvalues(x.apply(lambda item: rng.permutation(item))) for _ in range(20)]
+    table = parallel_analysis(x, n_draws=20, rng=1).table
+    np.testing.assert_allclose(table["chance_quantile"], np.max(draws, axis=0))
+
+
 def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir, read_responses):
     responses = read_responses("5GS_contradiction")
     responses = responses.drop(columns=responses.columns[[21, 25]])

@@ -123,6 +123,7 @@ def test_the_card_names_items_keyed_in_reverse_and_recodes_them(tmp_path, monkey
     x[turned] = 6 - x[turned]
     found = card_of(x, None, tmp_path, monkeypatch)
     assert found["turned"] == turned
+    assert "precision" not in found["not_computed"]  # negative slopes tell ability too
     x[turned] = 6 - x[turned]  # as the reader does with reverse=
     recoded = card_of(x, None, tmp_path, monkeypatch, scale=[500, 100])
     assert recoded["turned"] == []
@@ -170,6 +171,7 @@ def test_the_card_of_coin_flips_claims_no_ability(tmp_path, monkeypatch):
     first = next(words for holds, words in found["wordings"][:-1] if holds)
     assert found["low"] <= 0
     assert first == "No common ability of the items is shown."
+    assert found["not_computed"]["precision"] == "the answers show no common ability"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -240,3 +242,33 @@ def test_slopes_that_few_persons_do_not_show_are_no_dependence(tmp_path, monkeyp
     assert found["chosen"] == "Rasch" and found["dependent"] == []
     values = found["irt"].q3(found["fit"], x).to_numpy()[np.triu_indices(20, 1)]
     assert values.max() - values.mean() > found["cut"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_forms_that_no_person_links_are_named_and_their_items_not_compared(tmp_path, monkeypatch):
+    rng = np.random.default_rng(11)
+    x = simulate.responses(rng.normal(size=200), simulate.items(10, rng), rng)
+    form = pd.DataFrame({"form": np.repeat([1, 2], 100)}, x.index)
+    x.iloc[:100, 5:] = np.nan
+    x.iloc[100:, :5] = np.nan
+    found = card_of(x, form, tmp_path, monkeypatch)
+    assert "unlinked forms: 2" in found["named"] and not found["dif_tables"]
+    assert found["not_computed"]["DIF by form"].startswith("items asked of one group only")
+    assert found["not_computed"]["conversion of sum scores"] == "nobody answered all items"
+    assert "group" not in found["judged"] and "not computed" in found["parts"][-1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_with_slopes_at_their_bound_tells_no_precision(tmp_path, monkeypatch):
+    rng = np.random.default_rng(12)
+    items = simulate.items(8, rng, "graded", n_categories=3).assign(a=1.2)
+    x = simulate.responses(rng.normal(size=60), items, rng, model="graded")
+    guttman = np.sort(x.drop(columns="item-1").sum(axis=1))[40]
+    x["item-1"] = (x.drop(columns="item-1").sum(axis=1) >= guttman).astype(float)
+    found = card_of(x, None, tmp_path, monkeypatch)
+    assert list(found["steep"]) == ["item-1"] and not found["fit"].converged
+    assert "item-1" in found["not_computed"]["precision"]
+    assert found["shortest"] is None and found["reliability"]["empirical"] is None
+    assert any("(not converged)" in part for part in found["parts"])
+    first = next(words for holds, words in found["wordings"][:-1] if holds)
+    assert first == "Not all of it can be told from these answers."
