@@ -214,8 +214,12 @@ def tables(cells: list[nbformat.NotebookNode]) -> dict[str, pd.DataFrame]:
         for output in cell.get("outputs", []):
             shown = output.get("data", {})
             if "text/html" in shown and "text/csv" in shown:
-                texts = io.StringIO(shown["text/csv"])
-                table = pd.read_csv(texts, keep_default_na=False, na_values=[""])
+                options: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
+                texts = pd.read_csv(io.StringIO(shown["text/csv"]), dtype=str, **options)
+                # ids that a number would change: 007, and those of more digits than it holds
+                ids = [n for n in texts if texts[n].str.fullmatch(r"0\d+|\d{16,}").any()]
+                types = dict.fromkeys(ids, str)
+                table = pd.read_csv(io.StringIO(shown["text/csv"]), dtype=types, **options)
                 table = table.rename(columns=lambda name: re.sub(r"^Unnamed: \d+$", "", name))
                 # a sheet of Excel has a name of 31 characters at most
                 names = [heading[:31], *(f"{heading[:28]} {n}" for n in range(2, 100))]
