@@ -192,13 +192,15 @@ def test_the_tables_of_a_page_are_the_sheets_of_one_file(tmp_path) -> None:
     """Sheets are named by headings, hold numbers as numbers but ids as text, and no formula."""
     of_items = Table("<table></table>", pd.DataFrame({"b": [1 / 3]}, ["NA"]))
     shown_csv = {"text/html": of_items._repr_html_(), "text/csv": of_items._repr_csv_()}
-    hostile = {"text/html": "<table></table>", "text/csv": f"word,x,id,long\n=1+1,,007,{2**53 + 1}\n"}
+    row = f"=1+1,,007,{2**53 + 1}"
+    hostile = {"text/html": "<table></table>", "text/csv": f"word,x,id,long\n{row}\n"}
     cells = [new_markdown_cell("## A heading of more than thirty-one characters"), shown(shown_csv)]
     cells += [shown({"text/html": "no table"}), shown(hostile)]
     tables = html.tables(cells)
     assert list(tables) == ["A heading of more than thirty-o", "A heading of more than thirt 2"]
     terminal.write_workbook(tables, tmp_path / "tables.xlsx")
-    first, second = pd.read_excel(tmp_path / "tables.xlsx", sheet_name=None, na_values=[]).values()
+    read = {"sheet_name": None, "na_values": [], "dtype": {"id": str, "long": str}}
+    first, second = pd.read_excel(tmp_path / "tables.xlsx", **read).values()
     assert first["b"].tolist() == [1 / 3] and second["word"].tolist() == ["'=1+1"]
     assert second[["id", "long"]].to_numpy().tolist() == [["007", str(2**53 + 1)]]
 
