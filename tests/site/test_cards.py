@@ -78,7 +78,7 @@ def test_a_study_of_ones_own_becomes_a_page_and_its_numbers(study: Path) -> None
     assert "knows English alone" in content["verdict"]["sentence"]  # and is asked about German
     rows = {row["key"]: row for row in content["numbers"]}
     low, high = (rows["card.effect"][end] for end in ("low", "high"))
-    assert ("], which does not exclude 0." in page) == (low <= 0 <= high)
+    assert ("CI, which does not exclude 0, [" in page) == (low <= 0 <= high)
     low, high = (rows["card.total"][end] for end in ("low", "high"))
     is_untold = rows["card.curve"]["says"] == "cannot be told from none"
     assert is_untold == (low <= 0 <= high)
