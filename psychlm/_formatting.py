@@ -154,52 +154,62 @@ def key_label(key: str) -> str:
 
 def table(
     frame: pd.DataFrame | pd.Series,
+    beside: Mapping[str, Any],
     *,
-    published: Any = None,
-    low: Any = None,
-    high: Any = None,
     spec: str | Mapping[Any, str] | None = None,
     caption: str | None = None,
-) -> str:
-    """Return a table as HTML; the parameters are those of :func:`psychlm.report.table`."""
+) -> tuple[str, pd.DataFrame]:
+    """Return a table as HTML, and its values with further columns for those that are shown beside
+    them, ``beside``: "low", "high" and "published"; :func:`psychlm.report.table` describes both.
+
+    >>> import pandas as pd
+    >>> low = pd.Series([0.1], ["q1"])
+    >>> table(pd.Series([0.5], ["q1"], name="r"), {"low": low})[1].to_dict("list")
+    {'r': [0.5], 'r_low': [0.1]}
+    """
     import pandas as pd
 
     if isinstance(frame, pd.Series):
         frame = frame.to_frame("value" if frame.name is None else frame.name)
-        published, low, high = (
-            one.to_frame(frame.columns[0]) if isinstance(one, pd.Series) else one
-            for one in (published, low, high)
-        )
+    values = {_joined(column): frame[column] for column in frame}
+    others: dict[Any, pd.Series] = {}  # by name and column
+    for name, given in beside.items():
+        if isinstance(given, pd.Series) and frame.shape[1] == 1:
+            given = given.to_frame(frame.columns[0])
+        if isinstance(given, pd.DataFrame):
+            for column in given.columns.intersection(frame.columns, sort=False):
+                others[name, column] = given[column].reindex(frame.index)
+                values[f"{_joined(column)}_{name}"] = others[name, column]
     columns: dict[Any, list[str]] = {}
     numeric: list[bool] = []
     bounds = _bounds(frame.columns)
     for position, column in enumerate(frame.columns):
-        values = frame.iloc[:, position]
+        numbers = frame.iloc[:, position]
         form = spec.get(column) if isinstance(spec, Mapping) else spec
-        form = _spec(column, values) if form is None else form
+        form = _spec(column, numbers) if form is None else form
         if column in bounds.values():
             continue
         if column in bounds:
-            pair = zip(values, frame[bounds[column]], strict=True)
             rest = re.sub(r"(^|_)(low|lower)(?=_|$)", "", _last(column)).strip("_")
             header = _renamed(column, f"{label(rest)}, interval" if rest else "interval")
-            columns[header] = [interval(*both, form) for both in pair]
+            pairs = zip(numbers, frame[bounds[column]], strict=True)
+            columns[header] = [interval(low, high, form) for low, high in pairs]
             numeric.append(True)
             continue
-        texts = [number(value, form) for value in values]
-        if isinstance(low, pd.DataFrame) and isinstance(high, pd.DataFrame) and column in low:
-            texts = [
-                f"{text} {interval(low.at[row, column], high.at[row, column], form)}"
-                for text, row in zip(texts, frame.index, strict=True)
+        columns[column] = [number(value, form) for value in numbers]
+        numeric.append(_is_numeric(numbers))
+        if ("low", column) in others and ("high", column) in others:
+            bounds_beside = (others["low", column], others["high", column])
+            columns[column] = [
+                f"{text} {interval(low, high, form)}"
+                for text, low, high in zip(columns[column], *bounds_beside, strict=True)
             ]
-        columns[column] = texts
-        numeric.append(_is_numeric(values))
-        if isinstance(published, pd.DataFrame) and column in published:
-            printed = published[column].reindex(frame.index)
+        if ("published", column) in others:
+            printed = others["published", column]
             name = "published" if frame.shape[1] == 1 else f"{label(_last(column))}, published"
             columns[_renamed(column, name)] = [number(one, _printed(printed)) for one in printed]
             numeric.append(True)
-    return _html(frame, columns, numeric, caption)
+    return _html(frame, columns, numeric, caption), pd.DataFrame(values, index=frame.index)
 
 
 def _of_a_paper(frame: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
@@ -275,29 +285,6 @@ class PaperTables:
     def to_markdown(self) -> str:
         """Return the tables as Markdown, with the digits of a paper (APA)."""
         return "\n\n".join(markdown(*table) for table in self._for_a_paper() if len(table[0]))
-
-
-def beside(frame: pd.DataFrame | pd.Series, others: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a table with further columns for the numbers that are shown beside its cells.
-
-    >>> import pandas as pd
-    >>> low = pd.Series([0.1], ["q1"])
-    >>> beside(pd.Series([0.5], ["q1"], name="r"), {"low": low}).to_dict("list")
-    {'r': [0.5], 'r_low': [0.1]}
-    """
-    import pandas as pd
-
-    table = pd.DataFrame(frame)
-    if isinstance(frame, pd.Series) and frame.name is None:
-        table.columns = ["value"]
-    columns = {_joined(column): table[column] for column in table}
-    for name, values in others.items():
-        if isinstance(values, pd.Series) and table.shape[1] == 1:
-            values = values.to_frame(table.columns[0])
-        if isinstance(values, pd.DataFrame):
-            for column in values.columns.intersection(table.columns, sort=False):
-                columns[f"{_joined(column)}_{name}"] = values[column].reindex(table.index)
-    return pd.DataFrame(columns, index=table.index)
 
 
 def _joined(column: Any) -> str:

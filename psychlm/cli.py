@@ -21,11 +21,13 @@ from psychlm.terminal import (
     FILE,
     PATH,
     TABLES,
+    answers_options,
     check_out,
     choice_option,
     device_option,
     print_table,
     printable,
+    read_answers,
     say,
     write_or_say,
     write_table,
@@ -34,8 +36,6 @@ from psychlm.terminal import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from psychlm.corpora import Answers
-
 TEXTS = (".txt", ".md", ".text", ".markdown", ".rst")
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # the disk, the largest file, a quota
 
@@ -43,14 +43,6 @@ spreadsheet_option = click.option(
     "--spreadsheet", is_flag=True, help="Put an apostrophe before what a spreadsheet would run."
 )
 no_cache_option = click.option("--no-cache", is_flag=True, help="Compute anew, and store nothing.")
-key_option = click.option("--key", type=FILE, help="The right answers: item, key.")
-
-
-def answers_options(command: Any) -> Any:
-    """Give a command the options of everything that reads answers."""
-    return key_option(roles.role_options(*roles.ANSWERS)(command))
-
-
 out_option = click.option("--out", type=FILE, help="A CSV, TSV or Parquet file; or the screen.")
 
 # Of allocators, the system, the loader of a library, and an import in Python 3.13; compiled before
@@ -80,24 +72,23 @@ class PlainErrors(click.Group):
             raise
         except Exception as error:
             text = str(error).strip()
-            expected = isinstance(error, (ValueError, OSError))
+            lacks_memory = isinstance(error, MemoryError) or NO_MEMORY.search(text)
+            of_package = type(error).__module__.startswith("psychlm")
+            expected = of_package or lacks_memory or isinstance(error, (ValueError, OSError))
+            if not expected or os.environ.get("PSYCHLM_TRACEBACK"):
+                raise
+            if lacks_memory:
+                text = f"out of memory; use fewer rows ({text or 'MemoryError'})"
             if getattr(error, "errno", None) in FULL:
                 text += "; nothing half-written is left. Free the disk, or write to another one"
-            memory = NO_MEMORY.search(text)
-            if memory or isinstance(error, MemoryError):
-                text = f"out of memory; use fewer rows ({text or 'MemoryError'})"
-                expected = True
-            of_package = type(error).__module__.startswith("psychlm")
-            if not (expected or of_package) or os.environ.get("PSYCHLM_TRACEBACK"):
-                raise
         say(f"psychlm: {roles.in_shell(text)}", err=True)
         sys.exit(1)
 
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+settings = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
-@click.group(cls=PlainErrors, context_settings=SETTINGS)
+@click.group(cls=PlainErrors, context_settings=settings)
 @click.version_option(__version__)
 def main() -> None:
     """Do language models find difficult what people find difficult?"""
@@ -177,15 +168,6 @@ def irt_group() -> None:
     """Fit item response models to persons x items tables, and score persons with them."""
 
 
-def read_answers(source: Path, told: dict[str, Any], level: str, **options: Any) -> Answers:
-    """Read answers as the options tell, and print in one line what was taken for what."""
-    from psychlm import corpora
-
-    answers = corpora.read_answers(source, level=level, **options, **roles.parsed(told))
-    say(roles.in_shell(f"{source}: {answers.recognised}"), err=True)
-    return answers
-
-
 def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     """Turn ``("slope=lognormal:0,0.5",)`` into ``{"slope": LogNormal(0, 0.5)}``."""
     from psychlm import irt
@@ -223,7 +205,7 @@ def irt_fit(responses: Path, model: str, priors: Any, out: Path, **told: Any) ->
 
     check_out(out, responses, suffixes=(".json",))
     level = "binary" if response_functions.model_named(model).dichotomous else "ratings"
-    answers = read_answers(responses, told, level)
+    answers = read_answers(responses, roles.parsed(told) | {"level": level})
     fit = irt.fit(answers.responses, model, priors=parse_priors(priors))
     fit.to_json(out)
     say(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
@@ -255,7 +237,8 @@ def irt_score(
     check_out(out, fit, responses)
     fitted = irt.IRTFit.from_json(fit)
     level = "binary" if fitted.levels is None else "ratings"
-    answered = read_answers(responses, told, level, unanswered=True).responses
+    options = roles.parsed(told) | {"level": level, "unanswered": True}
+    answered = read_answers(responses, options).responses
     items = answered.mean.columns if isinstance(answered, Repeated) else answered.columns
     known = items.isin(fitted.items.index.astype(str))
     if not known.all():
@@ -286,7 +269,7 @@ def shorten(
     check_out(out, responses)
     if n_items is None:
         raise click.BadParameter("how many items are kept? --n-items 10")
-    table = read_answers(responses, told, "binary").responses
+    table = read_answers(responses, roles.parsed(told) | {"level": "binary"}).responses
     persons = table.mean.index if isinstance(table, Repeated) else table.index
     names = persons.to_series().astype(str)
     families = names.str.split(family, regex=False).str[0] if family else None
@@ -358,7 +341,8 @@ def compare(
         if value or cluster:
             raise click.BadParameter("--value and --cluster name columns of two files, not of one")
         # items of models may have any scores; item response models take 0 and 1
-        answers = read_answers(files[0], told, "scores" if method == "means" else "binary")
+        needed = "scores" if method == "means" else "binary"
+        answers = read_answers(files[0], roles.parsed(told) | {"level": needed})
         how = {"level": level, "method": method, "pass_at": pass_at}
         compared = psychlm.compare(answers.responses, **how)
         if out is not None and isinstance(compared, comparison.Ranking):

@@ -11,7 +11,16 @@ import click
 
 from psychlm import roles
 from psychlm.cli_notebooks import OfNotebook, parameter_option
-from psychlm.terminal import FILE, PATH, device_option, from_here, print_table, say
+from psychlm.terminal import (
+    FILE,
+    PATH,
+    answers_options,
+    device_option,
+    from_here,
+    print_table,
+    read_answers,
+    say,
+)
 
 out_option = click.option(
     "--out",
@@ -40,7 +49,11 @@ def write(
     for key, value in given.items():  # the notebook runs in a folder of its own
         if isinstance(value, Path):
             given[key] = str(value.expanduser().resolve())
-    stem = target(out, name)
+    stem = (out or Path()).expanduser().resolve()
+    if stem.is_dir():
+        stem = stem / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "card")
+    elif stem.suffix in (".html", ".json"):
+        stem = stem.with_suffix("")
     inputs = {Path(value) for value in given.values() if isinstance(value, str) and value}
     if inputs & {Path(f"{stem}{end}") for end in (".html", ".json", "-tables.xlsx")}:
         raise click.BadParameter(f"{stem}.json is an input; name the output with --out")
@@ -53,14 +66,6 @@ def write(
     print_table([columns[n] for n in filled], [[row[n] for n in filled] for row in rows])
     written = ".html (the page)", ".json (every number)", "-tables.xlsx (every table)"
     say(", ".join(f"{stem.name}{end}" for end in written) + f": {stem.parent}")
-
-
-def target(out: Path | None, name: str) -> Path:
-    """Return the path of a card's files without suffix."""
-    out = (out or Path()).expanduser().resolve()
-    if out.is_dir():
-        return out / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "card")
-    return out.with_suffix("") if out.suffix in (".html", ".json") else out
 
 
 def row_of(row: dict[str, Any]) -> list[str]:
@@ -107,8 +112,7 @@ def model(
 
 @card.command(cls=OfNotebook)
 @click.argument("answers", type=PATH, required=False)
-@click.option("--key", type=FILE, help="The right answers: item, key.")
-@roles.role_options(*roles.ANSWERS)
+@answers_options
 @click.option("--scale", default="", help="Mean and sd of reported scores, as 500,100.")
 @click.option("--fast", is_flag=True, help="One model, fewer draws, at most 2,000 persons.")
 @out_option
@@ -126,8 +130,6 @@ def test(
 
     ANSWERS are a table or logs of an evaluation program (a file or a folder).
     """
-    from psychlm import corpora
-
     options = roles.parsed(told)
     if answers is None:
         if key or options:
@@ -136,16 +138,11 @@ def test(
         names = ("items", "drop", "level")
         given = {name: parameters[name] for name in names if parameters.get(name)}
         given |= parameters.get("roles") or {}
-        given |= options
-        read = corpora.read_answers(answers, key=key, **given)
-        say(roles.in_shell(f"{answers}: {read.recognised}"), err=True)
-    values: dict[str, Any] = {"file": answers, "key": key}
-    for name in ("group", "missing", "items", "drop"):
-        if name in options:
-            values[name] = options.pop(name)
-    values["roles"] = options
+        read_answers(answers, given | options | {"key": key})  # a refusal comes before the card
+    own = ("group", "missing", "items", "drop")  # parameters of the card; the others are roles
+    values: dict[str, Any] = {name: options.pop(name) for name in own if name in options}
+    values |= {"file": answers, "key": key, "fast": fast, "roles": options}
     name = answers.stem if answers else "lsat6"
-    values["fast"] = fast
     if scale:
         try:
             mean, sd = map(float, scale.split(","))
@@ -166,15 +163,7 @@ def test(
 @out_option
 @parameter_option
 def corpus(
-    words: Path | None,
-    readings: Path | None,
-    model: str,
-    language: str,
-    least_accuracy: float,
-    device: str,
-    out: Path | None,
-    parameters: Any,
-    **told: Any,
+    words: Path | None, readings: Path | None, out: Path | None, parameters: Any, **options: Any
 ) -> None:
     """Examine a reading study: exclusions, effect of surprisal, held-out gain, power.
 
@@ -184,24 +173,17 @@ def corpus(
     """
     from psychlm import corpora
 
-    columns_told = roles.parsed(told)
-    if words is None and columns_told:
-        given = ", ".join(f"--{name.replace('_', '-')}" for name in columns_told)
+    told = roles.parsed({name: options.pop(name) for name in roles.READINGS})
+    if words is None and told:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in told)
         raise click.BadParameter(f"{given}: of which file? Name the file of WORDS")
     if words is not None:
         with warnings.catch_warnings():  # the card refuses seconds, and says what to do
             warnings.filterwarnings("ignore", ".*are these seconds")
-            study = corpora.read_experiment(words, readings, **columns_told)
+            study = corpora.read_experiment(words, readings, **told)
         say(roles.in_shell(study.notes[0]), err=True)
-    measure = columns_told.pop("measure", "")
-    options: dict[str, Any] = {
-        "words_file": words,
-        "readings_file": readings,
-        "roles": columns_told,
-        "measure": measure,
-        "language": language,
-        "least_accuracy": least_accuracy,
-    }
-    options |= {"model": from_here(model, is_model=True), "device": device}
+    options["measure"] = told.pop("measure", "")
+    options["model"] = from_here(options["model"], is_model=True)
+    options |= {"words_file": words, "readings_file": readings, "roles": told}
     name = (readings or words).stem if words else "ucl"
     write("corpus", name, options, out, parameters)

@@ -88,24 +88,19 @@ class Comparison(PaperTables):
 
     def __repr__(self) -> str:
         """Return scores, difference with interval, tests, and the verdict."""
+        first, second = self.names
         clusters = f" in {self.n_clusters} clusters" if self.n_clusters < self.n else ""
         left_out = f", {self.n_left_out} that one of them lacks left out" if self.n_left_out else ""
         binary = not np.isnan(self.p_mcnemar)
         test = "exact McNemar" if binary and not clusters else "t, cluster-robust"
         permuted = "" if np.isnan(self.p_permutation) else f"; permutation {self.p_permutation:.2g}"
-        of_repeats = [] if self.repeats is None else [_describe_repeats(self.repeats.iloc[-1])]
-        return "\n".join(
-            [
-                f"{self.names[0]} {self.scores[0]:.4g}, {self.names[1]} {self.scores[1]:.4g} "
-                f"on {self.n} items{clusters}{left_out}",
-                f"difference {self.difference:.4g}, {self.level:.0%} interval "
-                f"[{self.low:.4g}, {self.high:.4g}], higher on {self.n_wins[0]} against "
-                f"{self.n_wins[1]} items",
-                f"p = {self.p:.2g} ({test}){permuted}; minimal detectable difference at "
-                f".8 power {self.minimal_detectable:.3g}",
-                *of_repeats,
-                self.verdict,
-            ]
+        of_repeats = "" if self.repeats is None else f"{_describe_repeats(self.repeats.iloc[-1])}\n"
+        return (
+            f"{first} {self.scores[0]:.4g}, {second} {self.scores[1]:.4g} on {self.n} items"
+            f"{clusters}{left_out}\ndifference {self.difference:.4g}, {self.level:.0%} interval "
+            f"[{self.low:.4g}, {self.high:.4g}], higher on {self.n_wins[0]} against "
+            f"{self.n_wins[1]} items\np = {self.p:.2g} ({test}){permuted}; minimal detectable "
+            f"difference at .8 power {self.minimal_detectable:.3g}\n{of_repeats}{self.verdict}"
         )
 
 
@@ -177,9 +172,7 @@ def compare(
     exact p-value. The minimal detectable difference is :math:`(t_{1 - \alpha/2} + t_{.8}) s`.
 
     Of models that answered each item several times (:class:`psychlm.frames.Repeated`) the scores
-    are the means of the items: the items are the clusters, and repeats make their means more exact.
-    How much that helps is told by the share of the variance that lies between items (Miller 2024;
-    Kish 1965); see :func:`psychlm.comparison.variance_of_repeats`.
+    are the means of the items (Miller 2024); see :func:`psychlm.comparison.variance_of_repeats`.
 
     Parameters
     ----------
@@ -202,9 +195,8 @@ def compare(
         For "irt": the model that is fitted to the frame (a hundred models or more), or a fit of
         calibrated items.
     group : Series by model, or sequence in the order of models, optional
-        For "irt": groups whose abilities may be distributed differently, as sizes of models; they
-        may have been asked other items, as long as some items link them. Groups are fitted
-        together (:func:`psychlm.irt.fit`), and items are taken to work alike in all.
+        For "irt": groups whose abilities may be distributed differently, and who may have been
+        asked other items, if some link them; fitted together (:func:`psychlm.irt.fit`).
     pass_at : int, optional
         Compare how probable it is that one of so many answers to an item is right (pass@k).
 
@@ -244,26 +236,29 @@ def compare(
     first, second, items, codes, n_left_out = _paired_items(a, b, cluster)
     difference = (first - second)[None]
     binary = bool(np.isin([first, second], (0, 1)).all())
-    result = {name: value[0] for name, value in _test(difference, codes, binary, level).items()}
+    result = _test(difference, codes, binary, level)
     wins = (int((difference > 0).sum()), int((difference < 0).sum()))
     p_mcnemar = float(_mcnemar(*wins)) if binary else np.nan
-    p_permutation = p_mcnemar
-    if not (binary and codes is None):
-        p_permutation = _permutation_p(_sums(difference, codes)[0], n_permutations, rng)
+    p_permutation = np.nan
+    if n_permutations:
+        exact = binary and codes is None
+        sums = _sums(difference, codes)[0]
+        p_permutation = p_mcnemar if exact else _permutation_p(sums, n_permutations, rng)
+    of_repeats = None
+    if repeated is not None and not pass_at:
+        of_repeats = variance_of_repeats(repeated, names, items)
     return Comparison(
         names=names or labels,
         scores=(float(first.mean()), float(second.mean())),
         level=level,
         p_mcnemar=p_mcnemar,
-        p_permutation=p_permutation if n_permutations else np.nan,
+        p_permutation=p_permutation,
         n=len(first),
         n_clusters=len(first) if codes is None else int(codes.max()) + 1,
         n_left_out=n_left_out,
         n_wins=wins,
-        repeats=None
-        if repeated is None or pass_at
-        else variance_of_repeats(repeated, names, items),
-        **{name: float(value) for name, value in result.items()},
+        repeats=of_repeats,
+        **{name: float(value[0]) for name, value in result.items()},
     )
 
 
@@ -277,13 +272,8 @@ def variance_of_repeats(
     \sigma^2_W)` G items that are answered m times tell as much as :math:`G m / (1 + (m - 1) \rho)`
     items that are answered once; the denominator is the design effect (Kish 1965).
 
-    Parameters
-    ----------
-    repeated : Repeated
-    names : (str, str), optional
-        Two models, whose difference gets a row as well; all models unless given.
-    items : Index, optional
-        The items that count.
+    ``names`` are two models, whose difference gets a row as well; all models unless given.
+    ``items`` are those that count.
 
     Returns
     -------
@@ -464,8 +454,6 @@ def _mcnemar(first: ArrayLike, second: ArrayLike) -> Any:
 def _permutation_p(sums: Array, n_permutations: int, rng: int | np.random.Generator) -> float:
     """Return the share of flips of sign whose total is as far from zero, two-sided."""
     sums = sums[sums != 0]  # flips of zero change nothing
-    if n_permutations == 0:
-        return np.nan
     if len(sums) == 0:
         return 1.0
     result = scipy.stats.permutation_test(
@@ -593,7 +581,10 @@ def _by_ability(
     first, second = np.triu_indices(len(scores), 1)
     difference = theta[first] - theta[second]
     error = np.hypot(se[first], se[second])
-    tests = {"difference": difference}
-    tests |= {"low": difference - half * error, "high": difference + half * error}
-    tests["p"] = 2 * scipy.stats.norm.sf(np.abs(difference) / error)
+    tests = {
+        "difference": difference,
+        "low": difference - half * error,
+        "high": difference + half * error,
+        "p": 2 * scipy.stats.norm.sf(np.abs(difference) / error),
+    }
     return scores.assign(low=theta - half * se, high=theta + half * se), tests

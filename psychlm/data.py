@@ -206,9 +206,9 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
         missing = sorted(stored.keys() - parameters)
         more = sorted(parameters.keys() - stored)
         raise TypeError(f"facts({name!r}) needs the parameters {missing}, and does not take {more}")
-    rules = {key: _rule(rule, parameters[key]) for key, rule in stored.items()}
-    if differ := {key: words for key, (holds, words) in rules.items() if not holds}:
-        said = ", ".join(f"{key}{words}" for key, words in differ.items())
+    broken = {key: _broken(rule, parameters[key]) for key, rule in stored.items()}
+    if differ := [key for key, words in broken.items() if words]:
+        said = ", ".join(f"{key}{broken[key]}" for key in differ)
         run = ", ".join(f"{key}={parameters[key]!r}" for key in differ)
         raise OtherParametersError(f"{name} is stored for {said}, not for {run}")
     _asked[f"facts/{name}"] = sha256(file)
@@ -227,16 +227,16 @@ def facts_parameters(name: str) -> dict[str, Any]:
     return json.loads(rows.set_index("table")["parameters"].get(Path(name).name, "{}"))
 
 
-def _rule(rule: Any, value: Any) -> tuple[bool, str]:
-    """Return whether a table is stored for a parameter's value, and its rule in words."""
-    if not isinstance(rule, dict):
-        return type(value) is type(rule) and value == rule, f"={rule!r}"
+def _broken(rule: Any, value: Any) -> str:
+    """Return in words the rule that a parameter's value breaks, "" where it keeps it."""
     entries = value if isinstance(value, list) else [value]
+    if not isinstance(rule, dict):
+        return "" if type(value) is type(rule) and value == rule else f"={rule!r}"
     if "at most" in rule:
         most = rule["at most"]
-        return all(0 < entry <= most for entry in entries), f" at most {most}"
+        return "" if all(0 < entry <= most for entry in entries) else f" at most {most}"
     among = rule["any of"]
-    return bool(entries) and all(entry in among for entry in entries), f" among {among}"
+    return "" if entries and all(entry in among for entry in entries) else f" among {among}"
 
 
 def asked() -> dict[str, str | None]:
@@ -342,10 +342,11 @@ def _downloaded(name: str, address: str, temporary: Path) -> list[Path]:
     if many := re.search(r"\{(\d+)\.\.(\d+)\}", address):
         numbers = range(int(many[1]), int(many[2]) + 1)
         addresses = [address.replace(many[0], str(number)) for number in numbers]
-    files = [temporary / f"original-{Path(one).name}" for one in addresses]
-    for one, file in zip(addresses, files, strict=True):
+    files = []
+    for one in addresses:
+        files.append(temporary / f"original-{Path(one).name}")
         try:
-            _download(one, file)
+            _download(one, files[-1])
         except (RequestException, ImportError) as error:  # the second: a Python without ssl
             said = f"{name!r} is not on this machine and {one} did not answer "
             said += f"({type(error).__name__}); check the network, or put the file into "

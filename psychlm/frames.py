@@ -65,8 +65,8 @@ def by_person(persons: pd.Index, values: pd.Series | Sequence, name: str) -> pd.
                 "their order, or a Series indexed by person"
             )
         values = pd.Series(given, index=persons)
-    repeated = values.index[values.index.duplicated()]
-    refuse("persons", repeated, f"have more than one {name}; give one each")
+    twice = values.index[values.index.duplicated()]
+    refuse("persons", twice, f"have more than one {name}; give one each")
     aligned = values.reindex(persons)
     refuse("persons", persons[aligned.isna()], f"have no {name}; give them one, or leave them out")
     return aligned
@@ -127,12 +127,11 @@ def check_responses(
     np.float64(1.0)
     """
     if not isinstance(responses, pd.DataFrame):
-        kind = type(responses).__name__
-        advice = "use pd.DataFrame(...)"
+        said = f"responses are a {type(responses).__name__}, not a DataFrame; use pd.DataFrame(...)"
         if isinstance(responses, Repeated):
-            kind = "Repeated (k of n)"
-            advice = "which this function does not take; one answer of each: responses.draw(rng)"
-        raise FrameError(f"responses are a {kind}, not a DataFrame; {advice}")
+            said = "responses are Repeated (k of n), which this function does not take; one answer "
+            said += "of each: responses.draw(rng)"
+        raise FrameError(said)
     if responses.empty:
         raise FrameError(
             f"responses are empty (shape {responses.shape}: persons x items); check the filter"
@@ -144,22 +143,15 @@ def check_responses(
             "persons and items have one name each, not the levels of a MultiIndex; join them: "
             "responses.set_axis(responses.index.map('{0[0]}-{0[1]}'.format))"
         )
-    # Each person and each item has one name that no other has.
-    for what, labels, axis in (
-        ("persons", persons, "~responses.index"),
-        ("items", items, ":, ~responses.columns"),
-    ):
+    axes = {"persons": "~responses.index", "items": ":, ~responses.columns"}
+    for (what, axis), labels in zip(axes.items(), (persons, items), strict=True):
         blank = labels.isna() | (labels.astype(str).str.strip() == "")
         refuse(f"{what} at positions", np.flatnonzero(blank) + 1, "are without a name; name them")
         once = f"occur more than once; keep one of each: responses.loc[{axis}.duplicated()]"
         refuse(what, labels[labels.duplicated()], once)
-    # Values are 0, 1 or NaN.
-    refuse(
-        "items",
-        items[[not is_numeric(dtype) for dtype in responses.dtypes]],
-        "hold text or objects in place of 0, 1 or NaN; grade them, or move columns that describe "
-        "persons into the index or a persons frame",
-    )
+    text = items[[not is_numeric(dtype) for dtype in responses.dtypes]]
+    advice = "grade them, or move columns that describe persons into the index or a persons frame"
+    refuse("items", text, f"hold text or objects in place of 0, 1 or NaN; {advice}")
     nullable = any(pd.api.types.is_extension_array_dtype(dtype) for dtype in responses.dtypes)
     missing_as = {"na_value": np.nan} if nullable else {}  # ten times slower than without
     values = responses.to_numpy(dtype=np.float64, copy=True, **missing_as)
@@ -173,10 +165,10 @@ def check_responses(
             "grade the answers as right (1) or wrong (0)"
         )
     if not unanswered:
-        silent = persons[missing.all(axis=1)]
-        blank = items[missing.all(axis=0)]
-        refuse("persons", silent, "answered no item at all; responses.dropna(how='all')")
-        refuse("items", blank, "were answered by nobody; responses.dropna(axis=1, how='all')")
+        flaw = "answered no item at all; responses.dropna(how='all')"
+        refuse("persons", persons[missing.all(axis=1)], flaw)
+        flaw = "were answered by nobody; responses.dropna(axis=1, how='all')"
+        refuse("items", items[missing.all(axis=0)], flaw)
     return pd.DataFrame(values, persons.rename("person"), items.rename("item"), copy=False)
 
 
@@ -188,15 +180,6 @@ class Repeated:
     or runs with other seeds. They say more about that item, and are no further items.
     ``psychlm.compare``, ``psychlm.ctt`` and ``psychlm.irt`` take them where they take responses.
 
-    Attributes
-    ----------
-    correct : DataFrame, persons x items
-        Numbers of right answers, or sums of the scores. Where nothing was asked it is not read.
-    n : DataFrame, persons x items
-        Numbers of answers; 0 or NaN: not asked.
-    squares : DataFrame, persons x items, optional
-        Sums of the squared scores, where these are other numbers than 0 and 1.
-
     Examples
     --------
     >>> rows = pd.DataFrame({"person": list("aaab"), "item": ["q1", "q1", "q2", "q1"]})
@@ -207,8 +190,10 @@ class Repeated:
     {'q1': 0.5, 'q2': 1.0}
     """
 
+    # persons x items: numbers of right answers, or sums of the scores; not read where n is 0 or NaN
     correct: pd.DataFrame
-    n: pd.DataFrame
+    n: pd.DataFrame  # persons x items: numbers of answers; 0 or NaN: not asked
+    # persons x items: sums of the squared scores, where these are other numbers than 0 and 1
     squares: pd.DataFrame | None = None
 
     def __post_init__(self) -> None:
@@ -278,14 +263,10 @@ class Repeated:
     def __repr__(self) -> str:
         """Return how many persons, items and answers there are."""
         persons, items = self.n.shape
-        fewest = self.n.to_numpy().min()
-        most = self.n.to_numpy().max()
-        answers = f"{fewest} to {most}" if fewest < most else most
-        total = self.n.to_numpy().sum()
-        return (
-            f"Repeated({persons} persons x {items} items, {answers} answers to each, {total} in "
-            "all)"
-        )
+        n = self.n.to_numpy()
+        each = f"{n.min()} to {n.max()}" if n.min() < n.max() else n.max()
+        counted = f"{each} answers to each, {n.sum()} in all"
+        return f"Repeated({persons} persons x {items} items, {counted})"
 
     @property
     def mean(self) -> pd.DataFrame:
@@ -399,10 +380,12 @@ def choice_flaws(lists: pd.Series) -> np.ndarray:
             return EMPTY
         return DUPLICATE if len(set(stripped)) < len(stripped) else ""
 
+    def texts_of(value: object) -> tuple[str | None, ...]:
+        choices = value if isinstance(value, list | tuple | np.ndarray) else ()
+        return tuple(choice if isinstance(choice, str) else None for choice in choices)
+
     # Each distinct list is checked once, since label words are the same for many items.
-    sequence = list | tuple | np.ndarray
-    rows = lists.map(lambda value: tuple(value) if isinstance(value, sequence) else ())
-    rows = rows.map(lambda choices: tuple(c if isinstance(c, str) else None for c in choices))
+    rows = lists.map(texts_of)
     codes, unique = pd.factorize(rows)
     return np.array([flaw_of(choices) for choices in unique], dtype=object)[codes]
 
@@ -458,14 +441,12 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     >>> check_words(words)["word_id"].tolist()
     [1, 2]
     """
-    checked = check_rows(words, ["text_id", "word_id"], ["word"], "words")
+    ids = ["text_id", "word_id"]
+    checked = check_rows(words, ids, ["word"], "words")
     wordless = ~checked["word"].map(lambda word: isinstance(word, str) and word != "")
-    refuse(
-        "words",
-        checked.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None),
-        "(text_id, word_id) are empty or not text; leave out rows without a word; pandas reads the "
-        "word 'None' as missing unless keep_default_na=False",
-    )
+    flaw = "(text_id, word_id) are empty or not text; leave out rows without a word; pandas reads "
+    flaw += "the word 'None' as missing unless keep_default_na=False"
+    refuse("words", checked.loc[wordless, ids].itertuples(index=False, name=None), flaw)
     skipped = checked[checked["word_id"] != checked.groupby("text_id")["word_id"].rank()]
     if whole_texts and len(skipped):
         text = skipped["text_id"].iloc[0]

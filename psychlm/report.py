@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -162,11 +163,9 @@ def record(
     value : number, str or list of these
         NaN and infinities become null, since JSON has neither.
     published : number or str, optional
-        What the paper printed; ``source`` then names its table and page.
+        What the paper printed; ``source`` names its table and page.
     unit : str, optional
         "bits", "nats", "logits" ...; none for a correlation or a proportion.
-    source : str, optional
-        Table and page of the published number.
     data : "real", "simulated" or "published", optional
         What this number rests on, if it differs from the rest of the notebook.
     **beside
@@ -221,6 +220,7 @@ def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any)
     def levels(label: Any) -> list[Any]:
         return list(label) if isinstance(label, tuple) else [label]
 
+    _warn_of_no_match(table, fields.get("published"))
     fields = dict.fromkeys(("published", "unit", "source", "data")) | fields
     columns = table.to_frame() if table.ndim == 1 else table
     for labels in (columns.index, columns.columns):
@@ -237,6 +237,17 @@ def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any)
             current = _add(".".join([prefix, *map(str, labels)]), value, of_cell)
     if table.size:
         current.write("running")
+
+
+def _warn_of_no_match(table: pd.DataFrame | pd.Series, published: Any) -> None:
+    """Warn where published values have names of rows, and the table has none of these."""
+    names = list(getattr(published, "index", published)) if hasattr(published, "keys") else []
+    if names and not table.index.isin(names).any():
+        from psychlm.frames import format_names
+
+        ours = format_names(table.index)
+        said = f"no row is named as a published one: {format_names(names)}; rows are {ours}"
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
 
 
 def table(
@@ -274,7 +285,7 @@ def table(
     whole : DataFrame, optional
         What the page's CSV and .xlsx file hold, where a part of a table is shown.
     **beside
-        As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
+        As in :func:`record_table`.
 
     Examples
     --------
@@ -292,16 +303,18 @@ def table(
         beside = {str(column): frame[column] for column in others} | beside
     if prefix is not None:
         record_table(recorded, prefix=prefix, published=published, **beside)
+    else:
+        _warn_of_no_match(frame, published)
     if isinstance(published, dict):
         published = pd.Series(published)
     shown = {"low": beside.get("low"), "high": beside.get("high"), "published": published}
     if values is not None:
         apart = isinstance(published, pd.Series) and "published" not in frame
         shown = {"published": published.to_frame(values)} if apart else {}
-    made = _formatting.table(frame, **shown, spec=format, caption=caption)
+    made, shown_values = _formatting.table(frame, shown, spec=format, caption=caption)
     if fold:
         made = f"<details><summary>{escape(fold)}</summary>{made}</details>"
-    return Table(made, _formatting.beside(frame, shown) if whole is None else whole)
+    return Table(made, shown_values if whole is None else whole)
 
 
 def say(*wordings: str | tuple[Any, str], **values: Any) -> None:
@@ -369,12 +382,11 @@ def verdict(
 ) -> None:
     """End the report with the notebook's answer, and write it.
 
-    The pages show it above the question, on the index, and in the documentation.
-
     Parameters
     ----------
     sentence, support : str, or list of (condition, str) and str
-        The answer in at most 15 words, and its numbers in at most 40: templates of :func:`say`.
+        The answer in at most 15 words, and its numbers in at most 40: templates of :func:`say`,
+        filled with ``values``.
     rests_on : str
         Own data, other data or simulated; which people; whether models are above chance.
     outcome : str, optional
@@ -383,8 +395,6 @@ def verdict(
         Whether other models, as a rule smaller ones, stand for the paper's.
     figure : Figure, Axes or grid of seaborn, optional
         The figure that shows it best.
-    **values
-        What the templates name.
 
     Examples
     --------

@@ -59,10 +59,7 @@ def bootstrap(
     level: float = 0.95,
     method: Literal["percentile", "BCa"] = "percentile",
 ) -> Interval:
-    """Return a statistic of responses with its bootstrap interval over persons.
-
-    Persons (rows) are drawn with replacement; several frames (people and models, say) are resampled
-    independently.
+    """Return a statistic of responses with its bootstrap interval over persons (rows).
 
     Parameters
     ----------
@@ -70,7 +67,8 @@ def bootstrap(
         Takes one array per frame, shape (..., n_persons, n_items), and returns shape (...): for
         instance ``lambda x: spearman_many(np.nanmean(x, axis=-2), difficulty)``.
     *responses : DataFrame, shape (n_persons, n_items)
-        One frame or several. Those of the same columns get the order of the first frame's.
+        One frame, or several (people and models, say) that are resampled independently. Those of
+        the same columns get the order of the first frame's.
     rng, n_boot, level : Generator, int and float
         Source and number of the resamples; coverage of the interval.
     method : {"percentile", "BCa"}

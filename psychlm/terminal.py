@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psychlm import data
+from psychlm import data, roles
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from psychlm.corpora import Answers
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -134,3 +136,18 @@ def choice_option(name: str, choices: str, default: str | None, text: str) -> An
 
 
 device_option = click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps.")
+
+
+def answers_options(command: Any) -> Any:
+    """Give a command the options of everything that reads answers."""
+    key = click.option("--key", type=FILE, help="The right answers: item, key.")
+    return key(roles.role_options(*roles.ANSWERS)(command))
+
+
+def read_answers(source: Path, told: dict[str, Any]) -> Answers:
+    """Read answers as options of Python tell, and print in one line what was taken for what."""
+    from psychlm import corpora
+
+    answers = corpora.read_answers(source, **told)
+    say(roles.in_shell(f"{source}: {answers.recognised}"), err=True)
+    return answers

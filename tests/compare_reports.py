@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 TOLERANCE = 1e-6  # relative, and absolute near zero: what another order of summation may change
-Numbers = dict[str, dict[str, Any]]  # by key: the fields of a number
+Fields = dict[str, Any]  # by key and field: "laverghetta2021.table1.PP: value"
 
 
-def read(file: Path) -> Numbers:
-    """Return the numbers of a report."""
-    report = json.loads(file.read_text(encoding="utf-8"))
-    return {number["key"]: number for number in report["numbers"]}
+def read(file: Path) -> Fields:
+    """Return every field of every number of a report; nothing if there is no report."""
+    numbers = json.loads(file.read_text(encoding="utf-8"))["numbers"] if file.is_file() else []
+    return {
+        f"{number['key']}: {field}": value for number in numbers for field, value in number.items()
+    }
 
 
 def distance(old: Any, new: Any) -> float:
@@ -30,22 +32,6 @@ def distance(old: Any, new: Any) -> float:
     return abs(old - new) / max(abs(old), abs(new), 1.0) if numbers else math.inf
 
 
-def compare(old: Numbers, new: Numbers) -> tuple[list[str], float]:
-    """Return a line for each difference beyond the tolerance, and the largest one within it."""
-    lines = [f"{key} is gone" for key in old if key not in new]
-    lines += [f"{key} is new" for key in new if key not in old]
-    largest = 0.0
-    for key in (key for key in old if key in new):
-        for field in sorted(old[key].keys() | new[key].keys()):
-            before, after = old[key].get(field), new[key].get(field)
-            apart = distance(before, after)
-            if apart > TOLERANCE:
-                lines.append(f"{key}: {field}: {before!r} -> {after!r}")
-            else:
-                largest = max(largest, apart)
-    return lines, largest
-
-
 def main() -> int:
     """Compare the two folders named on the command line."""
     folders = [Path(argument) for argument in sys.argv[1:]]
@@ -53,18 +39,15 @@ def main() -> int:
     if len(folders) != 2 or not names:
         print(f"usage: {sys.argv[0]} OLD NEW, two folders of reports", file=sys.stderr)
         return 2
-    differences: list[str] = []
+    differences = []
     for name in names:
-        stem = name.removesuffix(".json")
-        holders = [folder for folder in folders if (folder / name).is_file()]
-        if len(holders) == 1:
-            differences.append(f"{stem}: only in {holders[0]}")
-            continue
         old, new = (read(folder / name) for folder in folders)
-        lines, largest = compare(old, new)
+        apart = {key: distance(old.get(key), new.get(key)) for key in {**old, **new}}
+        beyond = [key for key, far in apart.items() if far > TOLERANCE]
+        differences += [f"{name}: {key}: {old.get(key)!r} -> {new.get(key)!r}" for key in beyond]
+        largest = max(apart.values(), default=0.0)
         equal = "identical" if largest == 0 else f"equal to {TOLERANCE:g} (largest {largest:.1g})"
-        print(f"{stem}: {len(old)} numbers, {f'{len(lines)} differences' if lines else equal}")
-        differences += [f"{stem}: {line}" for line in lines]
+        print(f"{name}: {len(apart)} fields, {f'{len(beyond)} differences' if beyond else equal}")
     print("\n".join(differences))
     return 1 if differences else 0
 

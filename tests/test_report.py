@@ -235,6 +235,10 @@ def test_published_values_and_intervals_stand_beside_ours(folder: Path) -> None:
     expected = {"value": 0.5, "published": 0.51, "low": 0.4, "n": 3}
     assert numbers(folder)["toy.PP"] | expected == numbers(folder)["toy.PP"]
     assert rows_of(shown)[0][1:] == ["r", "r, published", "low", "n"]
+    says = r"no row is named as a published one: \['pp'\]; rows are \['PP'\]"
+    for prefix in (None, "toy"):
+        with pytest.warns(RuntimeWarning, match=says):
+            report.table(ours["r"], prefix, published={"pp": 0.51}, source="Table 1")
 
 
 @given(st.floats(-1e12, 1e12) | st.floats(-0.05, 0.05), st.sampled_from([".2f", ".0%", "+.3f", ""]))

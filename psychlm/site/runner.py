@@ -80,24 +80,13 @@ def run(
 ) -> list[Outcome]:
     """Run the notebooks whose code, parameters or data changed, and build the index of all.
 
-    A notebook's files are moved into ``reports`` when they are complete; after an interrupt,
-    finished notebooks stay finished. A notebook that ends with
-    :class:`psychlm.data.DataMissingError` is "left out", which is no failure.
+    A notebook's files are moved into ``reports`` (``$PSYCHLM_REPORTS`` or ``root/reports`` unless
+    given) when they are complete; after an interrupt, finished notebooks stay finished. One that
+    ends with :class:`psychlm.data.DataMissingError` is "left out", which is no failure.
 
-    Parameters
-    ----------
-    select : sequence of str
-        Names, numbers, paths or patterns of notebooks; all of them if empty.
-    profile : "smoke", "quick", "full" or "paper"
-        Whose parameters: see :data:`psychlm.site.collection.PROFILE_FILES`.
-    parameters : mapping, optional
-        Parameters that override those of the profile in every chosen notebook.
-    jobs : int
-        How many notebooks run at a time; they share the cores.
-    force : bool
-        Run notebooks that have not changed, too.
-    root, reports : Path, optional
-        The checkout; the folder of reports, ``$PSYCHLM_REPORTS`` or ``root/reports`` unless given.
+    ``select`` are names, numbers, paths or patterns; all notebooks if empty. ``parameters`` replace
+    those of the profile in every chosen notebook. ``jobs`` notebooks run at a time and share the
+    cores. With ``force`` those that have not changed are run, too.
     """
     root = (root or data.root()).resolve()
     data.places()  # a wrong PSYCHLM_DATA stops the run here, also where facts would be enough
@@ -285,7 +274,8 @@ class Runner:
             error = error or f"its report could not be written: {type(problem).__name__}: {problem}"
             page = self.reports / f"{name}.html"
             outcome = Outcome(name, "failed", time.monotonic() - began, page, error)
-        say(outcome, err=True)
+        if not (self.card and outcome.error):  # the command of a card says it
+            say(outcome, err=True)
         return outcome
 
     def execute(self, notebook: Notebook) -> tuple[nbformat.NotebookNode, str, int | None]:

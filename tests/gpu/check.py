@@ -18,15 +18,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import multiprocessing
+import math
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from datetime import UTC, datetime
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -36,89 +36,59 @@ sys.path[:0] = [str(ROOT / folder) for folder in (".", "tests", "notebooks")]
 from psychlm.data import atomic_write  # noqa: E402 - torch is imported where it computes
 
 ALL_SECONDS = 420  # that all checks may take; the limit of each is in proportion
-START_SECONDS = 90  # that imports may take
 THREADS = 2  # of the CPU; --small takes one, since two wait for each other in small products
 CHECKS = ("agrees", "speed", "profile")
-Found = dict[str, dict[str, Any]]  # by the name of a check
 
 
-def work(connection: Connection, asked: argparse.Namespace, found: Found) -> None:
-    """Run the checks that are not done, and send what each begins with and finds."""
+class Results:
+    """What was found, by the name of a check, in a file that is written after each result."""
+
+    def __init__(self, file: Path, head: dict[str, Any]) -> None:
+        self.file = file
+        self.content = head | {"date": f"{datetime.now(UTC):%Y-%m-%d}", "checks": {}}
+        if file.exists():
+            before = json.loads(file.read_text("utf-8"))
+            if head.items() <= before.items():  # go on from there
+                self.content = before
+        self.found: dict[str, dict[str, Any]] = self.content["checks"]
+
+    def keep(self) -> None:
+        """Write the file."""
+        with atomic_write(self.file) as part:
+            part.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+
+    def end(self, key: str, **more: Any) -> None:
+        """Keep how a check ended, and print it."""
+        self.found[key] |= {"done": True, **more}
+        self.keep()
+        print(line_of(key, self.found[key]), flush=True)
+
+
+def work(asked: argparse.Namespace, results: Results) -> None:
+    """Run the checks that are not done; one that takes longer than it may ends this process."""
     if asked.stand_in:
         sys.path.insert(0, asked.stand_in)
         import stand_in_device  # noqa: F401 - before torch is used
     from measures import checks
 
     warnings.simplefilter("ignore")
-    for key, seconds, check in checks(asked.device, found):
-        if found.get(key, {}).get("done") or not key.startswith(asked.only):
+    patience = asked.seconds / ALL_SECONDS
+    for key, seconds, check in checks(asked.device, results.found):
+        if results.found.get(key, {}).get("done") or not key.startswith(asked.only):
             continue
-        connection.send(("begin", key, seconds))
-        row: dict[str, Any] = {}
+        results.found[key] = {}
+        results.keep()
         begin = time.perf_counter()
+        signal.alarm(math.ceil(patience * seconds))
+        error = {}
         try:
             for part in check():
-                row |= part
-                connection.send(("found", key, dict(row)))
-            row["done"] = True
-        except Exception as error:
-            row["error"] = f"{type(error).__name__}: {error}"[:500]
-        row["took"] = time.perf_counter() - begin
-        found[key] = row
-        connection.send(("found", key, row))
-    connection.send(("end", "", 0))
-
-
-def supervise(
-    start: Callable[[Found], tuple[multiprocessing.process.BaseProcess, Connection]],
-    found: Found,
-    keep: Callable[[], None],
-    seconds: float,
-) -> bool:
-    """Collect what a process finds, and start another where a check takes too long or ends it.
-
-    Return whether all checks began before ``seconds`` were over.
-    """
-    last = time.monotonic() + seconds
-    patience = seconds / ALL_SECONDS
-    while True:
-        process, connection = start(found)
-        key = ""
-        limit = time.monotonic() + patience * START_SECONDS
-        reason = ""
-        while not reason:
-            try:
-                until = min(limit, last) - time.monotonic()
-                if not connection.poll(max(until, 0)):
-                    reason = "cut off: it took longer than it may"
-                    continue
-                kind, name, content = connection.recv()
-            except (EOFError, OSError):
-                reason = "its process ended"
-                continue
-            if kind == "end":
-                process.join()
-                return True
-            if kind == "begin":
-                key = name
-                limit = time.monotonic() + patience * content
-                found[key] = {}
-            elif kind == "found":
-                found[name] = content
-                keep()
-                if "took" in content:  # it is over
-                    key = ""
-                    print(line_of(name, content), flush=True)
-        process.kill()
-        process.join()
-        if key:
-            found[key]["error"] = reason
-            found[key]["done"] = True  # for this run: another would end in the same way
-            keep()
-            print(line_of(key, found[key]), flush=True)
-        if not key or time.monotonic() >= last:
-            print(f"stopped before the end: {reason}", flush=True)
-            return False
+                results.found[key] |= part
+                results.keep()
+        except Exception as problem:
+            error = {"error": f"{type(problem).__name__}: {problem}"[:500]}
+        signal.alarm(0)
+        results.end(key, **error, took=time.perf_counter() - begin)
 
 
 def line_of(key: str, row: dict[str, Any]) -> str:
@@ -150,42 +120,41 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=ALL_SECONDS, help="that all may take")
     parser.add_argument("--stand-in", default="", help="folder of a stand-in device's module")
     parser.add_argument("--only", default=CHECKS, nargs="+", help="beginnings of names of checks")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     asked.only = ("machine", *asked.only)
-    n_threads = str(1 if asked.small else THREADS)
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), n_threads)
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     asked.out.mkdir(parents=True, exist_ok=True)
     file = asked.out / ("gpu-small.json" if asked.small else "gpu.json")
     head = {"device": asked.device, "small": asked.small, "code": code_digest()}
-    content = head | {"date": f"{datetime.now(UTC):%Y-%m-%d}", "checks": {}}
-    if file.exists():
-        before = json.loads(file.read_text("utf-8"))
-        if head.items() <= before.items():  # go on from there
-            content = before
-    found = content["checks"]
-    for row in found.values():  # what failed is tried again
-        if "error" in row:
-            row.pop("done", None)
-
-    def keep() -> None:
-        with atomic_write(file) as part:
-            part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-    def start(found: Found) -> tuple[multiprocessing.process.BaseProcess, Connection]:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, asked, found))
-        process.start()
-        theirs.close()
-        return process, ours
-
-    context = multiprocessing.get_context("spawn")
+    results = Results(file, head)
+    if asked.worker:
+        work(asked, results)
+        return 0
+    for key in [key for key, row in results.found.items() if "error" in row]:
+        del results.found[key]  # what failed is tried again
+    results.keep()
+    n_threads = str(1 if asked.small else THREADS)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), n_threads)
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    last = time.monotonic() + asked.seconds
+    command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
+    ended, goes_on = False, True
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PSYCHLM_CACHE"] = folder
-        complete = supervise(start, found, keep, asked.seconds)
-    wrong = [key for key, row in found.items() if "error" in row or not row.get("agrees", True)]
-    print(f"{len(found)} checks in {file}; not right: {', '.join(wrong) or 'none'}")
-    return int(bool(wrong) or not complete)
+        while goes_on and not ended:
+            try:
+                run = subprocess.run(command, timeout=max(last - time.monotonic(), 0))
+                ended = run.returncode == 0
+            except subprocess.TimeoutExpired:
+                print("stopped before the end: all checks took longer than they may", flush=True)
+            results = Results(file, head)
+            cut_off = [key for key, row in results.found.items() if not row.get("done")]
+            for key in cut_off:
+                results.end(key, error="it took longer than it may, or its process ended")
+            goes_on = bool(cut_off) and time.monotonic() < last
+    wrong = [k for k, row in results.found.items() if "error" in row or not row.get("agrees", True)]
+    print(f"{len(results.found)} checks in {file}; not right: {', '.join(wrong) or 'none'}")
+    return int(bool(wrong) or not ended)
 
 
 if __name__ == "__main__":
