@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from analyses import choice_networks, question_sets, richardson2020
+from analyses import choice_networks, lalor2020_crowds, question_sets, richardson2020
 from analyses.stored_results import (
     GATHERED,
     HEAD,
@@ -31,7 +31,6 @@ from analyses.stored_results import (
     stored_head,
 )
 from psychlm import data, lm
-from psychlm.crowds import features
 from psychlm.lm.cache import folder as cache_folder
 from psychlm.model_facts import (
     BANKS,
@@ -344,8 +343,8 @@ def compute_inoculation() -> None:
 
 def compute_encoder_features() -> None:
     """Write the features of the crowds' tasks and their projections, in half precision."""
-    for task in features.TASKS:
-        items, values, affine = features.read_task(task, "bundled")
+    for task in lalor2020_crowds.DIMENSIONS:
+        items, values, affine = lalor2020_crowds.read_task(task, "bundled")
         names = [f"f{i}" for i in range(affine.shape[1])]
         projected = (values @ affine[:-1] + affine[-1]).astype(np.float16)
         counts = items.columns.difference(["item_id", "part"])

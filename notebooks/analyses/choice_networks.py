@@ -138,9 +138,8 @@ class ChoiceClassifier:
     ) -> ChoiceClassifier:
         """Return a copy trained further with AdamW; this one is unchanged.
 
-        ``seed`` is that of the order of the items and of dropout. With ``development`` items, the
-        weights of the epoch with the best accuracy there are returned, and training ends after
-        ``patience`` epochs without a better one (None: never)."""
+        With ``development`` items the weights of the epoch with the best accuracy there are
+        returned, and training ends after ``patience`` epochs without a better one (None: never)."""
         items = check_items(items)
         questions, choices = self.texts.rows(items)
         answer = torch.tensor(items["answer"].tolist(), device=self.device)
@@ -278,9 +277,8 @@ class BiLSTM(nn.Module):
 
 
 def soft_alignment(a: Tensor, b: Tensor, a_mask: Tensor, b_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what each state of a (rows, A, d) attends to in b (rows, B, d), and the reverse.
-
-    Zero beside a row without tokens (Chen et al. 2017, equations 11 to 13)."""
+    """Return what each state of a (rows, A, d) attends to in b (rows, B, d), and the reverse. Zero
+    beside a row without tokens (Chen et al. 2017, equations 11 to 13)."""
     energy = a @ b.mT
     lowest = torch.finfo(energy.dtype).min
     over_b = energy.masked_fill(~b_mask[:, None, :], lowest).softmax(dim=2) * b_mask[:, None, :]
@@ -407,7 +405,6 @@ def encoder_model(
     encoder: str | Path = "bundled", *, seed: int = 0, device: Device = "auto"
 ) -> ChoiceClassifier:
     """Return a multiple-choice model on a frozen pre-trained encoder, its head not yet trained.
-
     ``encoder`` is what :func:`open_encoder` takes; ``seed`` is that of the head's weights."""
     where = torch_device(device, "choice_networks.encoder_model")
     network, _ = open_encoder(encoder)

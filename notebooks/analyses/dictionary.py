@@ -21,8 +21,7 @@ length in base 64). A record reads so::
                 They cast up a bank against the city. --2 Sam. xx.
 
 Every numbered or lettered definition is a sense; what follows *as,*, stands in quotes, or is
-indented below is its example. Records that cannot be read so (a tenth) are left out.
-"""
+indented below is its example. Records that cannot be read so (a tenth) are left out."""
 
 from __future__ import annotations
 
@@ -54,7 +53,6 @@ MAX_WORDS = 40  # of a definition or an example; longer ones are encyclopaedic
 MAX_REDRAWS = 50
 MAX_HEADER_LINES = 25  # a header that has not closed its brackets by then is broken
 
-# ------------------------------------------------------------
 # Reading GCIDE
 
 _PARTS = (
@@ -97,10 +95,8 @@ SEE = re.compile(
 
 
 def find(path: str | Path | None = None) -> Path:
-    """Return ``gcide.dict.dz``: the one named, a variable's, or the system's.
-
-    If it is not there, DataMissingError says how to get it.
-    """
+    """Return ``gcide.dict.dz``: the one named, a variable's, or the system's; or else
+    DataMissingError."""
     named = path if path is not None else os.environ.get(VARIABLE)
     places = [Path(named)] if named else [Path(folder) for folder in FOLDERS]
     for place in places:
@@ -116,12 +112,10 @@ def find(path: str | Path | None = None) -> Path:
 def read(path: str | Path | None = None, *, first: int | None = None) -> pd.DataFrame:
     """Read the dictionary (:func:`find`), or only its first records, into one row per sense.
 
-    Columns: ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels,
-    references), ``example`` (None where there is none), ``example_kind`` ("usage", "quoted",
-    "quotation"), ``forms`` (inflected forms that the record names). ``attrs`` count the
-    ``entries``, those ``with_examples``, and ``example_kinds``. DataError if a file is missing or
-    is no dictionary.
-    """
+    Columns: ``entry_id``, ``word``, ``pos``, ``definition`` (without labels and references),
+    ``example`` (or None), ``example_kind`` ("usage", "quoted", "quotation") and ``forms``, the
+    inflected ones of the record. ``attrs`` count ``entries``, those ``with_examples``, and
+    ``example_kinds``. DataError if a file is missing or is no dictionary."""
     file = find(path)
     index = file.with_name("gcide.index")
     if not index.is_file():
@@ -238,7 +232,6 @@ def _sense(raw: str, quotation: str | None) -> tuple[str | None, ...] | None:
     return definition, example or None, kind if example else None
 
 
-# ------------------------------------------------------------
 # Building the probe
 
 
@@ -247,8 +240,7 @@ def shows(word: str, text: str, forms: str = "") -> str | None:
     ``forms`` are inflected ones that the dictionary names.
 
     >>> shows("nestle", "The baby nestled her head")
-    'nestled'
-    """
+    'nestled'"""
     words = (match[0] for match in re.finditer(r"[A-Za-z][A-Za-z'-]*", text))
     known = spellings(word, forms)
     return next((shown for shown in words if shown.lower() in known), None)
@@ -278,12 +270,8 @@ def build(
     """Build DictionaryQA: a question for each sense with an example, of words with other senses.
 
     Of ``entries`` (:func:`read`) ``n_items`` questions are kept, whole words at a time, or all.
-    ``distractors_without_examples`` is the mistake of the paper's first version, to show it.
-
-    The items have five choices and the columns of WordNet's questions that tables need:
-    ``cluster`` (the word), ``probe``, ``split``, ``hops`` and ``distractor_distance`` (0: a
-    dictionary has no graph) and ``distractor_set`` ("sense": at least one is another sense).
-    """
+    ``distractors_without_examples`` is the mistake of the paper's first version, to show it. The
+    items have the columns of WordNet's questions that tables need; their cluster is the word."""
     # Senses that may be choices: of single content words, with a definition not too long.
     n_words = entries["definition"].str.count(r"\s+") + 1
     single = entries["word"].str.fullmatch(r"[A-Za-z]{2,}")

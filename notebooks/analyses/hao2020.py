@@ -2,8 +2,7 @@
 
 :func:`chain` is the paper's analysis (section 2.2) of any reading-time corpus, and :func:`dundee`
 that of the paper's own, for holders of its licence. :func:`stored_models` and :func:`pnc_relations`
-ask over all stored models whether those whose surprisal is closer to people's gain more.
-"""
+ask over all stored models whether those whose surprisal is closer to people's gain more."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def chain(
     the paper: the rows of :func:`psychlm.reading_times.delta_loglik`, whose options are passed on.
 
     ``baseline`` are the terms of the model without surprisal; a reading that lacks a measure is
-    left out. ``log_frequency`` (nats) is for words without such a column.
-    """
+    left out. ``log_frequency`` (nats) is for words without such a column."""
     words = corpus.words
     if log_frequency is not None:
         words = words.assign(log_frequency=log_frequency)
@@ -82,7 +80,6 @@ def dundee(
     **options: Any,
 ) -> pd.DataFrame:
     """Return :func:`chain` of the Dundee Corpus, for holders of its licence: the paper's Table 2.
-
     ``counts`` are for word frequency, by default of 20 novels (the paper's: One Billion Word)."""
     corpus = corpora.dundee(folder)
     bits = lm.surprisals(corpus.words, models).drop(columns="word")
@@ -154,8 +151,7 @@ def chains(
     """Return :func:`chain` of three corpora, over stored models and models that read the texts.
 
     ``words`` is what :func:`words_at_hand` returned. Where a text is absent, stored models are
-    compared, with the frequencies of the corpus in place of those counted in twenty novels.
-    """
+    compared, with the frequencies of the corpus in place of those counted in twenty novels."""
     measures = {
         "ucl2023": (corpora.ucl, ["gaze_ms", "self_paced_ms"]),
         "naturalstories": (corpora.natural_stories, ["self_paced_ms"]),
@@ -193,10 +189,8 @@ def figures_of(
     """Return what the paper's Figures 1 to 5 draw, for stored models (the facts ``hao2020/models``)
     and models of a run: one row per model.
 
-    ``gains`` is what :func:`chains` returned, ``default_tokens`` the number that the package's own
-    model was trained on. ``training text`` is in million tokens, ``perplexity`` per word of the UCL
-    corpus, and ``gain`` relative to the largest of each measure, averaged.
-    """
+    ``gains`` is what :func:`chains` returned; of each row, ``training text`` is in million tokens,
+    ``perplexity`` per word of the UCL corpus, ``gain`` relative to the largest of each measure."""
     million = (stored["n_train"] / 1e6).to_dict() | {"smollm2": 2e6}  # Allal et al. 2025
     types = stored["n_types"].to_dict() | {"smollm2": 49_152, "default": 8_000}
     million["default"] = default_tokens / 1e6
@@ -221,10 +215,8 @@ def stored_models(*, folds: int = 5, seed: int = 2020) -> pd.DataFrame:
     """Return PNC, perplexity and gains on the UCL corpus of all models whose surprisals are stored:
     one row per model, by PNC.
 
-    They are twelve released ones, SmolLM2, the package's own, and the n-grams and the LSTM of
-    ``data/build_word_models.py``. The PNC is over words without attached punctuation or clitics.
-    Models of one ``cluster`` were trained alike; held-out gains are nats per 1,000 words.
-    """
+    The PNC is over words without attached punctuation or clitics. Models of one ``cluster`` were
+    trained alike; held-out gains are nats per 1,000 words."""
     corpus = corpora.ucl()
     tables = (data.facts("hao2020/surprisals_ucl2023"), model_facts.surprisal("ucl2023"))
     bits = corpus.surprisals
@@ -247,8 +239,7 @@ def pnc_relations(models: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
 
     ``over`` is "all", "PNC above 0.5", "between clusters" (their means) or "within clusters"
     (differences from these, which lose one degree of freedom for each cluster). Intervals are
-    Fisher's, too narrow over all models, since those trained alike are not independent.
-    """
+    Fisher's, too narrow over all models, since those trained alike are not independent."""
     rows = []
     for measure in UCL_MEASURES:
         pair = models[["pnc", measure]]

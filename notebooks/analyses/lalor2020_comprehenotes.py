@@ -172,7 +172,6 @@ def slope_profile(
     items: pd.DataFrame, responses: pd.DataFrame, item: str, slopes: np.ndarray
 ) -> pd.Series:
     """Return the log-likelihood by slope of one item, at its best difficulty, others held (nats).
-
     Differences below 1.92 nats make a 95 % interval (half a chi-squared quantile)."""
     theta = np.linspace(-6, 6, 1201)
     others = items.drop(index=item)
@@ -214,9 +213,8 @@ def fit_of(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Test a fit with held guessing by S-X2, LD-X2, M2 and marginal residuals (section 7.2.4).
 
-    Return the numbers of misfitting items and dependent pairs (Holm, .05) and the RMSEA (90 %
-    interval), and by size of subset the share of residuals above 3.5, also of a true model: as many
-    responses drawn from the fit, and fitted again."""
+    Return the numbers of misfitting items and dependent pairs (Holm, .05) and the RMSEA, and by
+    size of subset the share of residuals above 3.5, also of responses drawn from the fit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of S-X2: see above
         items = irt.s_x2(fit, responses)

@@ -35,9 +35,9 @@ Reached = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers of examples, thet
 class Curriculum:
     """All examples at every epoch; the base of the curricula below.
 
-    One serves one training run, as ``crowds.train(..., epoch_callback=curriculum.epoch_callback)``,
-    each model by its own ability. ``answers`` are gold labels in the order of the training set;
-    difficulties are matched by name. ``balanced`` takes the easiest of each class."""
+    One serves one run of ``crowds.train(..., epoch_callback=curriculum.epoch_callback)``.
+    ``answers`` are gold labels in the order of the training set; difficulties are matched by name.
+    ``balanced`` takes the easiest of each class."""
 
     floor = 0.0  # least share of the examples
 
@@ -66,7 +66,6 @@ class Curriculum:
 
     def epoch_callback(self, epoch: int, state: CrowdState) -> EpochPlan:
         """Return and record what an epoch (from 1) trains on: the ``epoch_callback`` of ``train``.
-
         It warns the first time that a model trains on examples of one class only."""
         reached, theta, se = self.n_reached(epoch, state)
         least = max(1, int(np.ceil(self.floor * len(self.answers) - 1e-9)))
@@ -150,9 +149,8 @@ class HardExamples(DDaCLAE):
 
 
 class CompetenceBased(Curriculum):
-    """CB-Linear and CB-Root: a growing share of the easiest examples (Platanios et al. 2019).
-
-    All examples are used after ``full_at`` epochs (T), the share ``c0`` in the first (t = 0)."""
+    """CB-Linear and CB-Root: a growing share of the easiest examples (Platanios et al. 2019). All
+    examples are used after ``full_at`` epochs (T), the share ``c0`` in the first (t = 0)."""
 
     def __init__(
         self,

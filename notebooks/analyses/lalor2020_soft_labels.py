@@ -150,9 +150,8 @@ def slmg_set(hard: np.ndarray, soft: pd.DataFrame) -> TrainingSet:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """SLMG's order of training: ``train(..., epoch_callback=s.epoch_callback)``.
-
-    ``soft_epochs`` are those that train on X_soft, with ``loss``."""
+    """SLMG's order of training: ``train(..., epoch_callback=s.epoch_callback)``. ``soft_epochs``
+    are those that train on X_soft, with ``loss``."""
 
     examples: TrainingSet
     soft_epochs: tuple[bool, ...]
@@ -225,9 +224,8 @@ def annotated_nli(
 
 
 def whole_snli(sources: Sequence[str], counts: pd.DataFrame, kind: str) -> Task:
-    """Return SNLI as in the paper: the soft part is the crowd's 180 pairs.
-
-    ``sources`` are SNLI's training file, and MNLI's, whose pairs are the extra part."""
+    """Return SNLI as in the paper: the soft part is the crowd's 180 pairs. ``sources`` are SNLI's
+    training file, and MNLI's, whose pairs are the extra part."""
     pool = item_banks.nli(sources[0])
     held = [item_banks.nli(f"snli/snli_1.0_{part}") for part in ("dev", "test")]
     is_soft = pool["item_id"].isin(counts.index)
@@ -283,8 +281,7 @@ def implied_by_table45(counts: pd.DataFrame) -> pd.DataFrame:
 
     >>> from psychlm import data
     >>> implied_by_table45(data.published("lalor2020.table4_5")).round(1).loc["B1"].tolist()
-    [76.8, 85.7]
-    """
+    [76.8, 85.7]"""
     rows = {}
     for method, of_method in counts.groupby("method", sort=False):
         table = of_method.set_index("gold").loc[list("ECN"), list("ECN")]

@@ -45,9 +45,8 @@ def confirm(
 ) -> Confirmation:
     """Test a calibrated scale on the responses of new persons, with the items held as they are.
 
-    The mean and standard deviation of the new persons' ability are estimated by EM; no parameter of
-    an item counts as free in the fit statistics (Lalor 2020, section 1.3.6). ``correction`` is that
-    of p-values over items, and over pairs."""
+    The mean and standard deviation of the new persons' ability are estimated by EM (Lalor 2020,
+    section 1.3.6). ``correction`` is that of p-values over items, and over pairs."""
     tables = ModelTables.of(calibrated)
     x = tables.response_array(responses)
     held = np.full_like(tables.estimates, -1)
@@ -73,9 +72,8 @@ def confirm(
 def empirical_curve(theta: ArrayLike, responses: ArrayLike, grid: ArrayLike) -> np.ndarray:
     """Return the proportion correct as a smooth function of ability, without a response model.
 
-    A cubic smoothing spline, whose smoothing generalised cross-validation chooses, goes through the
-    proportions of twenty groups of similar ability. Figure 2.3 of Lalor (2020) lays such curves
-    over the fitted ones. NaN outside the range of the groups."""
+    A cubic spline, smoothed by generalised cross-validation, goes through the proportions of twenty
+    groups of similar ability (Lalor 2020, figure 2.3). NaN outside the range of the groups."""
     frame = pd.DataFrame({"theta": np.asarray(theta, float), "x": np.asarray(responses, float)})
     frame = frame.dropna()
     groups = frame.groupby(pd.qcut(frame["theta"], 20, duplicates="drop"), observed=True)
@@ -91,9 +89,8 @@ def empirical_curve(theta: ArrayLike, responses: ArrayLike, grid: ArrayLike) -> 
 def stopped_em(responses: pd.DataFrame, tolerance: float, *, slope: float = 0.851) -> pd.DataFrame:
     """Fit the 2PL by the EM algorithm of Bock and Aitkin (1981), and stop at a tolerance.
 
-    As in R's mirt, abilities are 61 nodes from -6 to 6, slopes start at ``slope``, and steps end
-    when no parameter moves by more than the tolerance: the estimates are then off by several times
-    the tolerance, in a direction that depends on the start."""
+    As in R's mirt, abilities are 61 nodes from -6 to 6, and steps end when no parameter moves by
+    more than the tolerance: the estimates are then off by several times the tolerance."""
     patterns = check_responses(responses).value_counts()
     graded = np.array(patterns.index.tolist(), dtype=float)
     right = responses.mean().to_numpy()
@@ -124,11 +121,9 @@ def stopped_em(responses: pd.DataFrame, tolerance: float, *, slope: float = 0.85
 def selections(variants: pd.DataFrame | None = None) -> pd.DataFrame:
     """Select the phrases of SST by variants of the rules, all at a level of .05.
 
-    ``variants`` has a row for each: ``key`` ("gold" or "majority"), ``order`` (rules, separated by
-    spaces), ``guessing`` (whether 3PLs are tested first) and ``correction``; by default all of
-    ``RULE_ORDERS`` with either key and correction, and chapter 2's own with guessing. Returned with
-    ``n_retained`` and ``retained``, the phrases' numbers, separated by spaces. All variants take
-    about half an hour."""
+    ``variants`` has columns ``key``, ``order`` (rules, separated by spaces), ``guessing`` (whether
+    3PLs are tested first) and ``correction``; without it all are tried, in about half an hour. They
+    are returned with ``n_retained`` and ``retained`` (numbers of phrases, separated by spaces)."""
     if variants is None:
         rules = list(itertools.product(("gold", "majority"), RULE_ORDERS, [False], ("holm", "bh")))
         rules += [(key, "slope fit dependence", True, "holm") for key in ("gold", "majority")]

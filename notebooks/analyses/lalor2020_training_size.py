@@ -81,9 +81,8 @@ def whole_sst(dictionary: str | Path) -> Parts:
 def scaled(test: pd.DataFrame) -> pd.DataFrame:
     """Return items with difficulty in standard deviations among the items of one gold label.
 
-    A barely trained network gives one label to nearly all items, and annotators agree on some
-    labels more than on others: over labels it would seem to find easy what people find easy for no
-    reason but its label. ``raw`` is difficulty over all items (SD), ``degree`` its third."""
+    Over labels, a network that gives one label to nearly all items would seem to find easy what
+    people find easy. ``raw`` is difficulty over all items (SD), ``degree`` its third."""
     raw = test["difficulty"]
     within = raw - raw.groupby(test["answer"]).transform("mean")
     many = raw.nunique() > 3
@@ -101,13 +100,10 @@ def regression(
 ) -> pd.DataFrame:
     """Fit the logistic regression of right answers on difficulty, log size and their product.
 
-    Answers to one item are correlated, and so are answers of one network: the variances clustered
-    by item and by network (Cameron, Gelbach & Miller 2011) are added, without subtracting what they
-    share; with few networks the difference can fall below zero, and the sum is conservative.
-
-    ``rows`` have ``right``, ``person``, ``item`` and ``log_size`` (log10, centred); ``by`` is the
-    column of difficulty (SD). Return ``estimate`` and ``se`` (logits), ``p``, ``low`` and ``high``
-    by term."""
+    ``rows`` have ``right``, ``person``, ``item``, ``log_size`` (log10, centred) and ``by``, the
+    difficulty (SD). Answers to one item are correlated, and answers of one network: the variances
+    clustered by either (Cameron, Gelbach & Miller 2011) are added. What they share stays in, since
+    with few networks the difference can fall below zero: the sum is conservative."""
     for column in (by, "log_size"):
         if rows[column].nunique() < 2:
             raise frames.FrameError(

@@ -50,10 +50,9 @@ def train_in_four_regimes(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Train encoders on sentence pairs in the paper's four regimes, and give them the diagnostic.
 
-    Of the pairs in ``sources``, ``n_train`` are learned and ``n_stop`` others stop training; each
-    seed (of the draw, of random weights and of training) makes a model. ``options`` are those of
-    :func:`psychlm.lm.fine_tune`. Return graded responses (models x items) to the diagnostic, and
-    ``regime``, ``encoder`` and ``seed`` of each model."""
+    Of the pairs in ``sources``, ``n_train`` are learned and ``n_stop`` others stop training, with
+    ``options`` of :func:`psychlm.lm.fine_tune`. Return graded responses (models x items) to the
+    diagnostic, and ``regime``, ``encoder`` and ``seed`` of each model."""
     diagnostic = corpora.item_banks.glue_diagnostic("laverghetta2021/diagnostic_results")
     pairs = pd.concat(map(corpora.item_banks.nli, sources), ignore_index=True)
     pairs["item_id"] = range(len(pairs))  # the same pair may be in two sources
@@ -87,9 +86,8 @@ def agreement_by_group(
 
 
 def within_labels(x: pd.Series, y: pd.Series, label: pd.Series) -> stats.Correlation:
-    """Return the correlation of ranks less the mean rank of the item's gold label.
-
-    A crowd that likes one label finds its items easy whatever they say; that is taken out."""
+    """Return the correlation of ranks less the mean rank of the item's gold label. A crowd that
+    likes one label finds its items easy whatever they say; that is taken out."""
     ranks = [values.rank() for values in (x, y)]
     inside = [rank - rank.groupby(label).transform("mean") for rank in ranks]
     return stats.correlation(inside[0], inside[1], "pearson")
@@ -99,7 +97,6 @@ def average_inter_item_correlation(
     responses: pd.DataFrame, subsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the average inter-item correlation of subsets of items, (n_subsets, size) positions.
-
     Undefined correlations, of items that everyone answered alike, count as 0."""
     r = ctt.inter_item_correlation(responses).fillna(0).to_numpy()
     size = subsets.shape[1]
@@ -109,7 +106,6 @@ def average_inter_item_correlation(
 
 def rasch_difficulties(responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return Rasch difficulties without the items that everyone answered alike, and of all items.
-
     The second fit keeps these items with a weak prior on every difficulty, N(0, 3)."""
     kept, _ = drop_constant(responses)
     finite = irt.fit(kept, "Rasch", standard_errors=False)
@@ -129,9 +125,8 @@ def not_aligned(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Correlate what section 6 says not to align: people's measures with those of other takers.
 
-    Return by taker (all but "human") the correlation of item-rest correlations over ``items``, and
-    the correlations of average inter-item correlations, over ``subsets`` of the items (positions)
-    and, with an interval, over ``categories`` (code -> positions)."""
+    Return by taker the correlation of item-rest correlations over ``items``, and those of average
+    inter-item correlations over ``subsets`` and ``categories`` (positions of the items)."""
     rest = {name: ctt.item_rest_correlation(rows[items]) for name, rows in takers.items()}
     of_subsets = {
         name: average_inter_item_correlation(rows[items], subsets) for name, rows in takers.items()
@@ -157,7 +152,6 @@ def agreement_by_rank(
     takers: Mapping[str, pd.DataFrame], rng: np.random.Generator, n_ranks: int = 3
 ) -> pd.DataFrame:
     """Compare people's widest partition with the ``n_ranks`` widest of each other population.
-
     ``takers`` maps "human" and the populations to their responses; the items are people's."""
     items = takers["human"].columns
     people, rows = widest_partitions(takers["human"], rng)[0][1], {}
@@ -184,8 +178,7 @@ def printed_p_bands(n_items: dict[str, int]) -> pd.DataFrame:
     """Compare the bands of p that Tables 1 to 3 print ("<0.05") with the printed r.
 
     p is that of the t test of a correlation over a category's items (Table 2: over their pairs). A
-    band is ``possible`` if some r that rounds to the printed one has its p in the band; ``p`` is
-    that of the printed r, and ``said`` names the cell."""
+    band is ``possible`` if some r that rounds to the printed one has its p there."""
     edges = [0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0]
     bands = ["<0.001", "<0.01", "<0.05", "<0.1", "<0.5", ">0.5"]
     rows = []

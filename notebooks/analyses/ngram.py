@@ -45,9 +45,8 @@ class NgramModel:
     orders: tuple[_Order, ...]
 
     def token_scores(self, sentences: Iterable[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the surprisals of sentences' tokens and ends, in bits, and which are unknown.
-
-        Both arrays have n_tokens + n_sentences entries: each sentence is closed by its end."""
+        """Return the surprisals of sentences' tokens and ends, in bits, and which are unknown. Both
+        arrays have n_tokens + n_sentences entries: each sentence is closed by its end."""
         stand_in = self.vocabulary.get(UNKNOWN, UNSEEN)
         numbers = np.array([self.vocabulary.get(token, stand_in) for token in _marked(sentences)])
         predicted = numbers != BEGIN
@@ -78,9 +77,8 @@ class NgramModel:
 
 
 def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
-    """Train an n-gram model (interpolated modified Kneser-Ney).
-
-    Where a text is too small for its discounts to be estimated, they are 0.5, 1 and 1.5."""
+    """Train an n-gram model (interpolated modified Kneser-Ney). Where a text is too small for its
+    discounts to be estimated, they are 0.5, 1 and 1.5."""
     if order < 1:
         raise ValueError(f"order is {order}; it must be 1 or more")
     vocabulary = {"<s>": BEGIN, "</s>": END, "": UNSEEN}

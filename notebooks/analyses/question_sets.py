@@ -1,6 +1,4 @@
-"""Questions from WordNet and the dictionary, kept on disk, and samples of them for training and
-testing (Richardson & Sabharwal 2020).
-"""
+"""Questions from WordNet and the dictionary, kept on disk, and samples of them."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def gather(
 
     A change of the sources or of this code builds anew. ``n_concepts`` are drawn for each WordNet
     probe among the parts of speech ``pos``; ``records`` of the dictionary are read and ``most``
-    questions of it kept, all unless given. DataMissingError if a source is not installed;
-    FrameError if a probe has no questions for training, development or test.
-    """
+    questions of it kept, all unless given."""
     entries = cache(lambda: dictionary.read(first=records))  # read once for both sets of questions
 
     def from_wordnet() -> pd.DataFrame:
@@ -111,8 +107,7 @@ def whole_clusters(questions: pd.DataFrame, split: str, n: int, *, seed: int) ->
     """Return about n questions of each probe in one split, whole clusters at a time.
 
     Clusters are taken in a random order while they fit into n, and at least one of each probe. A
-    larger n holds the questions of a smaller one.
-    """
+    larger n holds the questions of a smaller one."""
     part = questions[questions["split"] == split]
     sizes = part.groupby(["probe", "cluster"], observed=True).size().rename("size").reset_index()
     sizes = sizes.iloc[np.random.default_rng(seed).permutation(len(sizes))]

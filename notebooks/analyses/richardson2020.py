@@ -14,8 +14,7 @@ S_{orig}(M)\right),
 
 both scores on development items; what it learned is read off test items that had no part in the
 choice. Its *cost* is what the score on the original task lost. *Add-some* inoculation trains on one
-(x1) or two (x2) questions of the original kind beside each of the probe's.
-"""
+(x1) or two (x2) questions of the original kind beside each of the probe's."""
 
 from __future__ import annotations
 
@@ -86,10 +85,8 @@ def partial_input_baseline(
 ) -> BaselineResult:
     """Train a baseline on a probe and test it on questions about other concepts.
 
-    ``baseline`` is a network of these sizes, or "vector-similarity", which is not trained; training
-    stops by a fifth of the clusters of ``train``. Word vectors are learned unless ``lexicon`` gives
-    them. FrameError if training and test share clusters, or training has one cluster only.
-    """
+    Training stops by a fifth of the clusters of ``train``; "vector-similarity" is not trained. Word
+    vectors are learned unless ``lexicon`` gives them. FrameError if both share clusters."""
     train, test = (
         items.assign(cluster=items["cluster" if "cluster" in items else "item_id"])
         for items in map(check_items, (train, test))
@@ -135,10 +132,8 @@ def baseline_table(results: Iterable[BaselineResult]) -> pd.DataFrame:
 
 
 def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFrame:
-    """Return the cosine of the mean word vectors of question and choice, items x choices.
-
-    NaN where an item has fewer choices; 0 where a text has no known word.
-    """
+    """Return the cosine of the mean word vectors of question and choice, items x choices. NaN where
+    an item has fewer choices; 0 where a text has no known word."""
     if lexicon is None or lexicon.vectors is None:
         raise ValueError("vector similarity needs given vectors: lexicon=Lexicon.of_encoder()")
     zero = np.zeros((1, lexicon.vectors.shape[1]), dtype=np.float32)
@@ -206,12 +201,10 @@ def inoculate(
 ) -> Inoculation:
     """Inoculate a model with a probe, once for every combination of the values given.
 
-    A finished cell is kept in the cache (:mod:`psychlm.lm.cache`), so that a killed sweep resumes.
-    ``model``, trained on the original task, is not changed. It learns from k (``sizes``) items of
-    ``train`` and, for each, ``add_some`` of ``more``, of the original kind; ``new`` and
-    ``original`` choose the model, ``original`` tells its cost, ``test`` is reported. Repetitions
-    (``n_seeds``) have other questions, another order and other dropout.
-    """
+    Copies of ``model``, trained on the original task, learn from k (``sizes``) items of ``train``
+    and, for each, ``add_some`` of ``more``, of the original kind; ``new`` and ``original`` choose
+    the model, ``original`` tells its cost, ``test`` is reported. Finished cells are kept in the
+    cache (:mod:`psychlm.lm.cache`), so that a killed sweep resumes."""
     parts = {"train": train, "new": new, "original": original, "test": test}
     parts |= {} if more is None else {"more": more}
     parts = {name: check_items(items).reset_index(drop=True) for name, items in parts.items()}
@@ -307,8 +300,7 @@ def science_model(
     """Return a model before and after it learned the original task, with the best learning rate.
 
     ``check`` are items to stop and to choose the learning rate by. The whole encoder learns on
-    joint texts, or else a head on its frozen states.
-    """
+    joint texts, or else a head on its frozen states."""
     untrained: Any = encoder_model(encoder, seed=seed, device=device)
     options: dict[str, Any] = {"seed": seed}
     if whole:
@@ -327,8 +319,7 @@ def inoculation_gain(
     of its probe, which have ``cluster``.
 
     Each seed keeps the cell with the best average of both tasks. The interval (95 %) is that of a
-    bootstrap over seeds and clusters; ``smallest`` and ``largest`` are gains of single seeds.
-    """
+    bootstrap over seeds and clusters; ``smallest`` and ``largest`` are gains of single seeds."""
     cells = done.cells[done.cells["add_some"] == 0]
     cells = cells[cells["k"] == cells["k"].max()]
     kept = cells.loc[cells.groupby("seed")["average"].idxmax()]
@@ -372,11 +363,8 @@ class FineTunedModel:
         keep: bool = False,
         **options: Any,
     ) -> FineTunedModel:
-        """Return a copy, fine-tuned with further options of that function.
-
-        It is removed with this object unless ``keep``: then it stands in the cache folder, and the
-        same call resumes or reads it.
-        """
+        """Return a copy, fine-tuned with further options of that function. It is removed with this
+        object unless ``keep``: the same call then resumes or reads it."""
         options |= {"epochs": epochs, "patience": patience or epochs, "device": self.device}
         options |= {"task": "multiple-choice", "max_tokens": self.max_tokens, "out": None}
         temporary = None if keep else tempfile.TemporaryDirectory(prefix="psychlm-inoculation-")
@@ -412,10 +400,8 @@ def released(probe: str, source: str | Path | None = None) -> pd.DataFrame:
 def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:
     """Look WordNet questions up in the graph again, from the names in their rows alone.
 
-    Return for each question whether it has a ``second right answer``, a distractor that is the
-    concept itself or stands in the relation asked for, and whether it is ``wrong``: that, or its
-    key or a distractor does not stand in the relation recorded.
-    """
+    Return for each question whether it has a ``second right answer`` among its distractors, and
+    whether it is ``wrong``: that, or a choice does not stand in the relation recorded."""
     graph = builder.graph
     number = pd.Series(np.arange(builder.graph.n), index=builder.names)
     probe = questions["probe"].to_numpy()

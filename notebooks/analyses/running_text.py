@@ -4,8 +4,7 @@ in three parts.
 A language model that is to score people's stimuli must learn from text as people write it: curly
 quotes become straight, dashes ``--`` between words, and tokens lose the space that tokenisation put
 before punctuation. In a :class:`WordCorpus`, rare words of the training part are ``<unk>`` in all
-parts, so that perplexities of word-level models compare (Hao et al. 2020, 3.3.1).
-"""
+parts, so that perplexities of word-level models compare (Hao et al. 2020, 3.3.1)."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ def plain(word: str) -> list[str]:
     """Split the punctuation at the edges off a printed word.
 
     >>> plain("(don't")
-    ['(', "don't"]
-    """
+    ['(', "don't"]"""
     return PIECES.findall(word.replace("’", "'"))
 
 
@@ -57,8 +55,7 @@ def split_clitics(word: str) -> list[str]:
     """Return tokens as the Penn Treebank separates them.
 
     >>> split_clitics("don't,"), split_clitics("They’ll")
-    (['do', "n't", ','], ['They', "'ll"])
-    """
+    (['do', "n't", ','], ['They', "'ll"])"""
     tokens = plain(word)
     return [part for token in tokens for part in CLITIC.sub(r" \1", token).split()]
 
@@ -68,8 +65,7 @@ def ptb(word: str) -> list[str]:
     punctuation.
 
     >>> ptb("John's"), ptb("3.5"), ptb("--")
-    (['john', "'s"], ['N'], [])
-    """
+    (['john', "'s"], ['N'], [])"""
     tokens = [token.lower() for token in split_clitics(word) if re.search(r"\w", token)]
     return ["N" if re.fullmatch(r"[\d.,-]*\d[\d.,-]*", token) else token for token in tokens]
 
@@ -102,11 +98,8 @@ def unigram_log_probability(
 def word_level_tokens(words: pd.DataFrame, tokenize: Callable[[str], list[str]]) -> pd.DataFrame:
     """Return one row per token that a word-level model (n-gram, LSTM) reads, in reading order.
 
-    ``tokenize`` makes tokens of a printed word, perhaps none.
     ``sentence_id`` says where sentences begin, else each text is one. The result has ``row``
-    (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers); a FrameError
-    says that no word has a token.
-    """
+    (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers)."""
     words = check_words(words)
     text = words.groupby("text_id", sort=False).ngroup().to_numpy()
     keys = ["text_id", "sentence_id"] if "sentence_id" in words.columns else ["text_id"]
@@ -126,8 +119,7 @@ def sum_over_words(
     words: pd.DataFrame, tokens: pd.DataFrame, bits: np.ndarray, unknown: np.ndarray
 ) -> pd.DataFrame:
     """Return ``words`` with ``surprisal_bits`` summed over tokens (NaN where a word has none),
-    ``n_tokens``, and ``n_unknown``, how many of them the model does not know.
-    """
+    ``n_tokens``, and ``n_unknown``, how many of them the model does not know."""
     rows = tokens["row"].to_numpy(dtype=np.int64)
     n = len(words)
     count = np.bincount(rows, minlength=n)

@@ -1,6 +1,5 @@
 """Shen & Kejriwal (2022): tests against chance, what a prior bias is made of, and tables of results
-on perturbed items (:mod:`psychlm.probes.confusion`, which has the measures).
-"""
+on perturbed items (:mod:`psychlm.probes.confusion`, which has the measures)."""
 
 from __future__ import annotations
 
@@ -38,10 +37,8 @@ class ChanceTest:
 def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> ChanceTest:
     """Test how often the pseudo-correct choice is picked against 1/n for an item of n choices.
 
-    ``answers`` are an items frame, or the place of that choice by item. The count of picks is
-    Poisson-binomial, and the two-sided p-value sums the probabilities of all counts that are no
-    likelier than the observed one; it is NaN where every item is tied.
-    """
+    The count of picks is Poisson-binomial, and the two-sided p-value sums the probabilities of all
+    counts that are no likelier than the observed one; it is NaN where every item is tied."""
     scores = check_scores(scores)
     tied = (scores.eq(scores.max(axis=1), axis=0).sum(axis=1) > 1).to_numpy()
     clear = scores[~tied]
@@ -75,8 +72,7 @@ def choice_features(items: pd.DataFrame) -> pd.DataFrame:
     """Return every choice with its place (from 0), text, length and frequency.
 
     ``log_frequency`` is the mean over a choice's words of log10(count + 1), counted in the prompts
-    and choices of ``items``; 0 for a choice without words.
-    """
+    and choices of ``items``; 0 for a choice without words."""
     flat = items[["item_id", "choices"]].explode("choices").reset_index(drop=True)
     words = flat["choices"].str.lower().str.findall(r"\w+").explode()
     prompts = items["prompt"].str.lower().str.findall(r"\w+").explode()
@@ -109,8 +105,7 @@ def bias_decomposition(
     of that prediction and the two random ones (Nakagawa & Schielzeth 2013); it may be negative.
 
     ``presentations`` are at least two pairs of items, perturbed without a question or with a wrong
-    one and shuffled, and their scores in the source's order, as :func:`prior_bias` takes them.
-    """
+    one and shuffled, and their scores in the source's order, as :func:`prior_bias` takes them."""
     if (k := len(presentations)) < 2:
         raise ValueError("one presentation cannot tell a preference from noise; give another")
     # One row per choice and presentation, sorted by item, choice (its place in the source) and
@@ -175,10 +170,8 @@ Result = ChanceTest | PriorBias | comparison.Comparison
 def by_benchmark(results: Mapping[tuple[str, ...], Result], names: Sequence[str]) -> pd.DataFrame:
     """Return one row per test, with Holm's correction over all of them.
 
-    The index has ``names``, the meanings of the keys of ``results``; ``null`` is the value under
-    the null. The estimate of a prior bias is its lasting share, that of a comparison of grades the
-    change in accuracy.
-    """
+    The index has ``names``, the meanings of the keys of ``results``. The estimate of a prior bias
+    is its lasting share, that of a comparison of grades the change in accuracy."""
     rows: list[tuple[Any, ...]] = []
     for one in results.values():
         if isinstance(one, ChanceTest):
@@ -220,8 +213,7 @@ def cases(holds: pd.DataFrame) -> pd.DataFrame:
     """Return one row per model: the benchmarks that it knows, and on how many a bias holds.
 
     ``holds`` has a row for each benchmark and way of scoring ("name, way"), by ``benchmark`` and
-    ``model``; a bias counts where it holds under every way of scoring.
-    """
+    ``model``; a bias counts where it holds under every way of scoring."""
     columns = ["cases", "prior_bias", "lasting_share", "paralysis", "drop", "equal_draw"]
     family = holds.index.get_level_values("model").str.split(",").str[0]
     table = {}

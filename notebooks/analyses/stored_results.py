@@ -1,9 +1,7 @@
 """Results of models that learned benchmarks, and stored results computed again.
 
-The stored numbers are those of :mod:`psychlm.model_facts`. Every run of a notebook computes a
-random sample of them again (:func:`recompute_surprisal`, :func:`recompute_choices`,
-:func:`recompute_science`).
-"""
+The stored numbers are those of :mod:`psychlm.model_facts`; each run of a notebook computes a random
+sample of them again."""
 
 from __future__ import annotations
 
@@ -51,10 +49,8 @@ def confused_items(
 ) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame], dict[tuple[str, str], pd.DataFrame]]:
     """Return items, others to learn from, and the presentations of the items.
 
-    The first two are by benchmark, the third by benchmark and presentation
-    (:func:`presentations`). With ``training_sets`` a benchmark is learned from its own training set
-    where it has one.
-    """
+    The first two are by benchmark, the third by benchmark and presentation. With ``training_sets``
+    a benchmark is learned from its own training set where it has one."""
     test_items = {}
     learn = {}
     changed: dict[tuple[str, str], pd.DataFrame] = {}
@@ -111,10 +107,8 @@ def anticipate(words: pd.DataFrame, model: str, temperatures: Sequence[float]) -
 
 
 def anticipation(model: str, temperatures: Sequence[float] = TEMPERATURES) -> pd.DataFrame:
-    """Return what :func:`anticipate` returns of the words of the UCL corpus.
-
-    The values of :data:`MODELS` at :data:`TEMPERATURES` are stored; all others are computed.
-    """
+    """Return what :func:`anticipate` returns of the words of the UCL corpus. The values of
+    :data:`MODELS` at :data:`TEMPERATURES` are stored; all others are computed."""
     if not (model in model_facts.MODELS and set(temperatures) <= set(TEMPERATURES)):
         return anticipate(model_facts.WORDS["ucl2023"](), model, temperatures)
     parameters = {"temperatures": [float(t) for t in temperatures]}
@@ -136,8 +130,7 @@ def stored_head(table: str) -> choice_networks.ChoiceClassifier:
     """Return a multiple-choice head on the frozen MiniLM encoder, with weights from the facts.
 
     ``"science_head"`` learned from science questions, ``"confusion_head"`` from other items of the
-    banks under the confusion probes.
-    """
+    banks under the confusion probes."""
     model = choice_networks.encoder_model("bundled", seed=GATHERED["seed"])
     stored = data.facts(f"models/{table}").groupby("name", sort=False)["weight"]
     weights = {
@@ -159,8 +152,7 @@ def inoculations(
     """Return the stored inoculations of the science model, by probe, with the cells asked for.
 
     The largest size of a probe with fewer questions is all that it has; ``parameters`` are the
-    others of ``models/inoculation``. OtherParametersError if what is asked for is not stored.
-    """
+    others of ``models/inoculation``. OtherParametersError if what is asked for is not stored."""
     parameters |= {"sizes": list(sizes), "learning_rates": list(learning_rates)}
     parameters |= {"n_seeds": n_seeds, "add_some": list(add_some)}
     tables = data.facts("models/inoculation", **parameters)
@@ -181,7 +173,6 @@ def inoculations(
     return done
 
 
-# ------------------------------------------------------------
 # The same results computed again
 
 
@@ -205,8 +196,7 @@ def recompute_surprisal(
     """Compute the surprisals of n randomly drawn words of a corpus again, and compare them (bits).
 
     A causal model needs only the words before a word, so the beginning of a randomly drawn text is
-    scored (of several texts where they are short).
-    """
+    scored (of several texts where they are short)."""
     rng = np.random.default_rng(seed)
     longest = 60
     begun = words[words["word_id"] <= longest]
@@ -226,10 +216,8 @@ def recompute_surprisal(
 def recompute_choices(
     stored: pd.DataFrame, asked: pd.DataFrame, model: str = "smollm2", *, n: int = 20, seed: int = 0
 ) -> pd.Series:
-    """Score the choices of n randomly drawn items again, and compare them (nats).
-
-    ``stored`` are rows of a table of choices about the presentation of ``asked``.
-    """
+    """Score the choices of n randomly drawn items again, and compare them (nats). ``stored`` are
+    rows of a table of choices about the presentation of ``asked``."""
     drawn = asked.sample(min(n, len(asked)), random_state=seed)
     if model == HEAD:
         answered = stored_head("confusion_head").logprobs(drawn)

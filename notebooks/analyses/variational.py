@@ -52,10 +52,8 @@ class Gaussians:
         self.variance = torch.full_like(self.mean, START_VARIANCE)
 
     def update(self, rows: slice, curvature: Tensor, gradient: Tensor) -> None:
-        """Take a Newton step from expected derivatives of some units' log-likelihood.
-
-        ``curvature`` is minus the second derivative; moves of means are limited.
-        """
+        """Take a Newton step, limited for means, from the gradient and curvature (minus the second
+        derivative) that are expected of some units' log-likelihood."""
         variance = 1 / (curvature + self.precision)
         uphill = gradient + self.precision * (self.centre - self.mean[rows])
         self.mean[rows] += (variance * uphill).clamp(-LARGEST_UPDATE, LARGEST_UPDATE)
@@ -76,8 +74,7 @@ def expected_derivatives(
     """Return minus second and first expected derivatives of responses by their logits.
 
     All arrays are (n_rows, n_items); logits are N(mean, variance), and ``answered`` is None where
-    all responses are there.
-    """
+    all responses are there."""
     sd = variance.sqrt()
     widest = float(sd.max())
     level, slope = torch.zeros_like(mean), torch.zeros_like(mean)
@@ -127,8 +124,7 @@ def infer(
     responded alike may stay. The standard deviation of ability is learned, with its mean, unless
     ``ability_sd`` holds it and the mean 0 (logits). Converged are items whose predicted remaining
     change is below the tolerance (logits) in fewer passes over the responses than
-    ``max_iterations``.
-    """
+    ``max_iterations``."""
     chosen = pick_device(device, "analyses.variational.infer", getattr(responses, "size", 0))
     encoded = encode_responses(responses, chosen)
     n_rows, n_items = encoded.values.shape

@@ -6,8 +6,7 @@ length and unigram surprisal of the word and the two before it; to these the sur
 words are added, or their contextual entropies, or both. What an addition gains is the mean
 difference of held-out log-likelihoods a word: ten contiguous folds, normal densities with the
 residual standard deviation of the training rows (R's ``sigma``), as in the authors' code
-(github.com/wilcoxeg/xlang-processing, ``analysis/analysis_surp.Rmd``, ``analysis_ent.Rmd``).
-"""
+(github.com/wilcoxeg/xlang-processing, ``analysis/analysis_surp.Rmd``, ``analysis_ent.Rmd``)."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ def words() -> pd.DataFrame:
     """Read the released words that the regressions use, one row a word and language model.
 
     Left out are rows with a missing value, and those where the unigram surprisal of one of the
-    three words is infinite or not above 0. The words themselves are not read.
-    """
+    three words is infinite or not above 0. The words themselves are not read."""
     table = pd.read_parquet(data.path("wilcox2023/words")).drop(columns=["ia", "model_ia"])
     table = table.astype({"lang": str, "model": str}).dropna()
     frequencies = table[_three_words("freq")]
@@ -92,8 +90,7 @@ def contiguous_folds(n: int, k: int = 10) -> NDArray[np.int64]:
     """Return the fold of each of n rows in order: R's ``cut(1:n, breaks=k, labels=FALSE) - 1``.
 
     >>> contiguous_folds(7, 3).tolist()
-    [0, 0, 0, 1, 1, 2, 2]
-    """
+    [0, 0, 0, 1, 1, 2, 2]"""
     breaks = np.linspace(1, n, k + 1)
     breaks[[0, -1]] += np.array([-1, 1]) * (n - 1) / 1000
     return np.searchsorted(breaks, np.arange(1, n + 1)) - 1
@@ -119,10 +116,8 @@ def linear_logliks(
 
 
 def smooth_logliks(frame: pd.DataFrame, measure: str, terms: str, **options: Any) -> Floats:
-    """Return each row's held-out log-likelihood (nats) under an additive model, fitted by REML.
-
-    The variance is the residual one of the training rows, RSS / (n - edf).
-    """
+    """Return each row's held-out log-likelihood (nats) under an additive model, fitted by REML. The
+    variance is the residual one of the training rows, RSS / (n - edf)."""
     folds = contiguous_folds(len(frame))
     logliks = np.empty(len(frame))
     for fold in range(folds.max() + 1):
@@ -158,8 +153,7 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
     language, model, measure and passage.
 
     There are ``n`` (words), and for each of :data:`COMPARISONS` the sum over the words (nats) and,
-    ``..._squares``, that of squares.
-    """
+    ``..._squares``, that of squares."""
 
     def one(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         logliks = {
@@ -182,10 +176,8 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
 def link_gains(table: pd.DataFrame, measure: str = "gaze_rt") -> pd.DataFrame:
     """Return what a linear and a smooth effect of surprisal gain held out, as :func:`gains` does.
 
-    The baseline has tensor products of length and unigram surprisal of the word and the one before
-    it; ``curved`` is what the smooth effect gains over the linear one. The authors' code takes
-    mgcv's default GCV, and R's ``sigma``, where this takes REML and its residual variance.
-    """
+    ``curved`` is what the smooth effect gains over the linear one. The authors' code takes mgcv's
+    default GCV, and R's ``sigma``, where this takes REML and its residual variance."""
 
     def one(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         logliks = {name: smooth_logliks(frame, measure, terms) for name, terms in LINKS.items()}
@@ -219,8 +211,7 @@ def mean_gains(by_passage: pd.DataFrame, comparison: str) -> pd.DataFrame:
     ``by_passage`` is what :func:`gains` or :func:`link_gains` returned, ``comparison`` one of its
     columns of sums. ``std_error`` is of a ratio of sums, with passages as units. One-sided p-values
     are under random signs of the gains: ``p_words``, where each word has a sign of its own (normal
-    approximation), and ``p_passages``, where each passage has, all ``2 ** passages`` of them.
-    """
+    approximation), and ``p_passages``, where each passage has, all ``2 ** passages`` of them."""
     rows = {}
     for key, part in by_passage.groupby(KEYS, sort=True):
         sums = part[comparison].to_numpy()
@@ -247,8 +238,7 @@ def over_languages(means: pd.DataFrame) -> pd.DataFrame:
     has t quantiles and the weighted residual variance (Hartung & Knapp 2001), by statsmodels'
     ``combine_effects``. ``i2`` is the share of the variance that is between, ``q`` with ``q_p``
     tests homogeneity, and the gain of a new language lies between ``predicted_low`` and
-    ``predicted_high`` (t with k - 2 degrees of freedom; Higgins, Thompson & Spiegelhalter 2009).
-    """
+    ``predicted_high`` (t with k - 2 degrees of freedom; Higgins, Thompson & Spiegelhalter 2009)."""
     rows = {}
     for key, part in means.groupby(["model", "measure"], sort=True):
         effect = part["gain"].to_numpy()

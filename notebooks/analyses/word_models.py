@@ -1,13 +1,10 @@
 """Word-level language models of Hao et al. (2020, section 3.1): n-grams, LSTMs and causal
 Transformers on one corpus.
 
-The networks are those of PyTorch's word language model example: an embedding as wide as the hidden
-layers, two LSTM layers or two Transformer blocks with two heads, a softmax decoder. They are
-trained by plain stochastic gradient descent on spans of a text that is read in parallel rows; after
-an epoch that does not improve the validation perplexity the rate is halved, and after ``patience``
-such epochs in a row training ends with the weights of the best. All models of a corpus share its
-closed vocabulary, so that their perplexities compare.
-"""
+The networks are those of PyTorch's word language model example, trained by plain stochastic
+gradient descent on spans of a text that is read in parallel rows; the rate is halved after an epoch
+that does not improve the validation perplexity. All models of a corpus share its closed vocabulary,
+so that their perplexities compare."""
 
 from __future__ import annotations
 
@@ -218,9 +215,8 @@ def train(
     history: ``epoch``, ``rate``, ``validation_perplexity`` (per word, ends of sentences counted).
 
     A checkpoint in the folder, kept after every epoch and every two minutes within one, holds all
-    that the rest of the run depends on, the random state among it: a run that was killed continues,
-    and gives the same weights, to the last bit on one processor (sums on a GPU run in no fixed
-    order)."""
+    that the rest depends on: a run that was killed continues and gives the same weights, to the
+    last bit on a CPU."""
     where = torch_device(device, "analyses.word_models")
     torch.manual_seed(training.seed)
     network = WordNetwork(architecture, len(vocabulary.words), training.dropout).to(where)
@@ -387,9 +383,8 @@ def models_of(
 ) -> list[CorpusModel]:
     """Train the n-grams, LSTMs and Transformers of a corpus, in this order, small ones first.
 
-    Rates are those of PyTorch's example for each kind of network. The paper searched batch size,
-    dropout and rate in 20 trials (section 3.1); here they are fixed. Checkpoints are kept in the
-    folder."""
+    The paper searched batch size, dropout and rate in 20 trials (section 3.1); here rates are those
+    of PyTorch's example, and the others are fixed. Checkpoints are kept in the folder."""
     models = []
     for order in orders:
         counted = ngram.train(corpus.train, order)

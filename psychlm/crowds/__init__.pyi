@@ -1,11 +1,4 @@
-from .features import (
-    item_features as item_features,
-    pair_features as pair_features,
-    project as project,
-    recompute as recompute,
-    task_texts as task_texts,
-    text_features as text_features,
-)
+from .features import pair_features as pair_features, text_features as text_features
 from .networks import (
     Encoded as Encoded,
     Network as Network,
