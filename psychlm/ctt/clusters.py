@@ -31,21 +31,11 @@ def cluster_items(
     The number of clusters is that from 2 to n_items - 1 with the largest mean silhouette width
     (Rousseeuw 1987), the smaller of two equal ones.
 
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-    undefined : {"refuse", "zero"}
-        Of a pair in which an item does not vary, as one that everyone answered alike: ``"refuse"``
-        names it, ``"zero"`` counts its correlation as 0.
-
-    Notes
-    -----
-    Laverghetta et al. (2021), section 5.1, with FasterPAM (Schubert & Rousseeuw 2021) started from
-    PAM's BUILD, so equal responses give equal clusters. The authors' own search differs: see
+    A pair in which an item does not vary is refused, or its correlation counts as 0 (``"zero"``).
+    This is Laverghetta et al. (2021), section 5.1, by FasterPAM (Schubert & Rousseeuw 2021) from
+    PAM's BUILD, so that equal responses give equal clusters; the authors' own search is
     :func:`psychlm.ctt.cluster_items_by_restarts`.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> responses = pd.DataFrame(rng.integers(0, 2, (50, 3)), columns=["q1", "q2", "q3"])
     >>> responses = responses.join(responses.add_suffix("_copy"))
@@ -80,10 +70,9 @@ def cluster_items_by_restarts(
 
     For every k from 2 to n - 2 and every one of ``restarts``: draw k random medoids, then alternate
     between assigning items to the nearest medoid and moving each medoid to the most central item of
-    its cluster, until nothing changes. Of all partitions, over all k, that with the largest mean
-    silhouette width wins. Undefined correlations count as 0, also that of a constant item with
-    itself. The program is processHumanResults.py of the authors' repository, with the method of
-    scikit-learn-extra (Park & Jun 2009); it stops in local optima, on which Table 2 depends.
+    its cluster, until nothing changes (Park & Jun 2009, as the authors' processHumanResults.py). Of
+    all partitions that with the largest mean silhouette width wins: Table 2 depends on local
+    optima. Undefined correlations count as 0, also that of a constant item with itself.
 
     >>> rng = np.random.default_rng(0)
     >>> responses = pd.DataFrame(rng.integers(0, 2, (50, 3)), columns=["q1", "q2", "q3"])
@@ -162,8 +151,7 @@ def cluster_agreement(
 
     Labels are cluster by item (Laverghetta et al. 2021, section 5.1, Table 2). r is NaN, with the
     reason, where a clustering puts all pairs together, or none. ``n_permutations`` by ``rng`` give
-    ``p_permutation``, which keeps the sizes of the clusters and does not assume the n(n - 1)/2
-    pairs to be independent.
+    ``p_permutation``, which does not assume the n(n - 1)/2 pairs to be independent.
 
     >>> a, b = pd.Series([1, 1, 2, 2]), pd.Series([5, 5, 7, 7])
     >>> round(cluster_agreement(a, b).r, 4)

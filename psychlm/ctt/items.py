@@ -29,11 +29,9 @@ DECIDED = 2.58  # standard errors, of a correlation 1 / sqrt(n): .01 of two side
 def difficulty(responses: pd.DataFrame | Repeated, *, weights: Weights = None) -> pd.Series:
     """Return the proportion correct of every item (high means easy), among those who answered it.
 
-    ``weights`` by person, here and in the other functions that take them, say how many persons of
-    the population each stands for: a person of weight 3 counts as three who answered alike.
-
-    Of persons who answered several times (:class:`psychlm.frames.Repeated`) here and in the other
-    functions that take ratings the share of right answers is their score on the item.
+    ``weights`` by person say, here and below, how many persons of the population each stands for.
+    Where persons answered several times (:class:`psychlm.frames.Repeated`), here and where ratings
+    are allowed, the share of right answers is the score on the item.
 
     >>> difficulty(pd.DataFrame({"q1": [0, 1], "q2": [1, np.nan]})).to_dict()
     {'q1': 0.5, 'q2': 1.0}
@@ -47,10 +45,8 @@ def difficulty(responses: pd.DataFrame | Repeated, *, weights: Weights = None) -
 def item_rest_correlation(
     responses: pd.DataFrame | Repeated, *, weights: Weights = None
 ) -> pd.Series:
-    """Return each item's Pearson correlation with the score on all other items, also of ratings.
-
-    The rest score is the mean over the other items a person answered; persons who
-    did not answer the item, or no other, are left out. NaN for items that everyone answered alike.
+    """Return each item's Pearson correlation with the mean of the other items that a person
+    answered, also of ratings; NaN for items that everyone answered alike.
 
     >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
     >>> item_rest_correlation(responses).round(3).to_dict()
@@ -132,10 +128,9 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     the right choices by item. The result has, by ``item`` and ``choice``: ``right``; ``share`` of
     those who answered the item; ``rest_correlation`` of choosing it (0 or 1) with the proportion
     correct on the other items; ``suspect`` where a wrong choice attracts the able, beyond chance
-    and more than the right one does: the key may be wrong. The most attractive wrong choice of an
-    item is tested (one-sided, times their number), adjusted over the items that have such a choice
-    (Benjamini & Hochberg 1995, .1), and again without suspect items in the scores, up to ten times;
-    correlations are those of the last round.
+    and more than the right one does: the key may be wrong. The most attractive wrong choice is
+    tested (one-sided, times their number), adjusted over items (Benjamini & Hochberg 1995, .1), and
+    again without suspect items in the scores, up to ten times.
 
     >>> answers = pd.DataFrame({"q1": list("AABB"), "q2": list("AABC"), "q3": list("AACB")})
     >>> answers = pd.concat([answers] * 5, ignore_index=True)
@@ -194,10 +189,9 @@ def scalability(responses: pd.DataFrame | Repeated) -> pd.Series:
               H = \frac{\sum_{i < j} c_{ij}}{\sum_{i < j} c^{max}_{ij}}
 
     with c the covariance of two items and :math:`c^{max}` the largest that their distributions
-    allow, reached when both are sorted. R's ``mokken`` gives the same of complete responses; here
-    a pair rests on those who answered both, and is left out where the two do not vary among them
-    (``attrs["n_pairs"]`` counts the others; an item without any has NaN). By Mokken's rule a scale
-    of .3 is weak, .4 medium, .5 strong. Ratings are allowed.
+    allow, reached when both are sorted (R's ``mokken``). A pair rests on those who answered both,
+    and is left out where the two do not vary among them (``attrs["n_pairs"]`` counts the others).
+    By Mokken's rule a scale of .3 is weak, .4 medium, .5 strong. Ratings are allowed.
 
     >>> scalability(pd.DataFrame({"q1": [0, 1, 1, 1], "q2": [0, 0, 1, 1]})).tolist()
     [1.0, 1.0, 1.0]
@@ -240,10 +234,9 @@ def scalability(responses: pd.DataFrame | Repeated) -> pd.Series:
 def cronbach_alpha(responses: pd.DataFrame | Repeated, *, weights: Weights = None) -> float:
     """Return Cronbach's (1951) alpha, k/(k - 1) (1 - sum_i s_i^2 / s^2).
 
-    s_i^2 is the variance of item i and s^2 the variance of the sum score, the sum of all pairwise
-    covariances, also of ratings. Items that everyone answered alike stay in, with variance 0 (R's
-    ``psych`` drops them, as ``frames.drop_constant`` does). Of complete binary responses alpha is
-    KR-20.
+    s_i^2 is the variance of item i and s^2 that of the sum score, the sum of all pairwise
+    covariances, also of ratings; of complete binary responses this is KR-20. Items that everyone
+    answered alike stay in, with variance 0 (R's ``psych`` drops them).
 
     >>> round(cronbach_alpha(pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1]})), 4)
     0.7273
@@ -256,15 +249,13 @@ def alpha_interval(
 ) -> tuple[float, float]:
     r"""Return the confidence interval of Cronbach's alpha.
 
-    Of complete responses it is Feldt's (1965), by the F distribution. With missing responses it is
-    that of the jackknife, which needs no distribution of the answers: with :math:`\alpha_{-p}`
-    alpha without person p,
+    Of complete responses it is Feldt's (1965), by the F distribution, of others that of the
+    jackknife: with :math:`\alpha_{-p}` alpha without person p,
 
     .. math:: 1 - (1 - \alpha)\, e^{\pm z s}, \qquad
               s^2 = (n - 1) \operatorname{var}_p \log(1 - \alpha_{-p})
 
-    (Efron & Tibshirani 1993, An Introduction to the Bootstrap, equation 11.5). Of 100 to 500
-    persons it covers alpha as a bootstrap over persons does, without its random draws.
+    (Efron & Tibshirani 1993, An Introduction to the Bootstrap, equation 11.5).
 
     >>> from psychlm import corpora
     >>> low, high = alpha_interval(corpora.lsat6())
@@ -310,10 +301,9 @@ def keyed_in_reverse(responses: pd.DataFrame) -> pd.Index:
     """Return the items whose answers run against most others: ratings to be recoded, or wrong keys.
 
     Items are joined from the most to the least correlated (average linkage of absolute
-    correlations), and of two sets that correlate negatively the answers of one are turned; sets
-    whose sums do not correlate beyond chance (.01), as of scales of different things, stay apart.
-    Named are those of the rarer sign within each set, as R's ``psych::alpha(check.keys=TRUE)`` has
-    them of one factor. Pairs of items that nobody answered both count as 0.
+    correlations), and of two sets that correlate negatively one is turned; sets whose sums do not
+    correlate beyond chance (.01) stay apart. Named are those of the rarer sign within each set, as
+    R's ``psych::alpha(check.keys=TRUE)`` has them of one factor.
 
     >>> ratings = pd.DataFrame({"q1": [1, 2, 4, 5], "q2": [1, 3, 4, 4], "q3": [5, 4, 2, 1]})
     >>> keyed_in_reverse(pd.concat([ratings] * 9, ignore_index=True)).tolist()
@@ -374,9 +364,9 @@ def linked_forms(responses: pd.DataFrame) -> pd.Series:
 def copied_items(responses: pd.DataFrame | Repeated) -> pd.Series:
     """Return, by item that repeats an earlier one, the first item that it repeats.
 
-    All persons who answered both answered them alike, and such agreement is beyond chance: in none
-    of the pairs of items would it be expected (.05, Bonferroni) of items that correlate .6, which
-    differ for a share .4 (1 - sum of the squared shares of the answers) of the persons.
+    All persons who answered both answered them alike, beyond chance (.05, Bonferroni over pairs) of
+    items that correlate .6, which differ for a share .4 (1 - sum of the squared shares of the
+    answers) of the persons.
 
     >>> answers = pd.DataFrame({"q1": [0, 1] * 20, "q2": [0, 1] * 20, "q3": [0, 0, 1, 1] * 10})
     >>> copied_items(answers).to_dict()
@@ -406,12 +396,11 @@ def omega(responses: pd.DataFrame, n_groups: int = 3) -> pd.Series:
               \omega_h = \frac{(\sum_i g_i)^2}{\mathbf 1' R \mathbf 1}
 
     with R the correlations of the items, :math:`u^2` their uniquenesses under ``n_groups`` group
-    factors (least squares, no uniqueness below .005; rotated by oblimin), and g their loadings on
-    the general factor of the Schmid-Leiman solution: omega total is the share of all common factors
-    in the variance of the sum of standardised items, omega hierarchical that of the general one
-    (Zinbarg, Revelle, Yovel & Li 2005, Psychometrika 70, 123-133; R's ``psych::omega``). Items
-    keyed in reverse are to be recoded before. ``hierarchical`` is NaN of fewer than 6 items, whose
-    total rests on one factor.
+    factors (least squares; rotated by oblimin), and g their loadings on the general factor of the
+    Schmid-Leiman solution (Zinbarg, Revelle, Yovel & Li 2005, Psychometrika 70, 123-133; R's
+    ``psych::omega``): the shares of all common factors, and of the general one, in the variance of
+    the sum. Items keyed in reverse are to be recoded before. ``hierarchical`` is NaN of fewer than
+    6 items, whose total rests on one factor.
 
     >>> from psychlm import corpora
     >>> omega(corpora.lsat6()).round(2).to_dict()
@@ -501,8 +490,7 @@ def split_half(
 ) -> float:
     """Return split-half reliability, stepped up to the whole test by Spearman-Brown: 2r/(1 + r).
 
-    Halves are items 1, 3, 5 ... against 2, 4, 6 ... in the order of the columns; or the mean of the
-    stepped-up values is taken over ``n_splits`` random halves, for which ``rng`` is needed.
+    Halves are the odd and the even items, or the mean is taken over ``n_splits`` random halves.
 
     >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
     >>> round(split_half(responses), 4)
@@ -539,13 +527,10 @@ def split_half(
 def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
     """Return Fleiss' (1971) kappa of every label, and over all labels.
 
-    Item i has n_i labels, n_ij of them j, and p_j is the proportion of label j overall. Then
+    ``labels`` are persons x items, NaN where there is none. Item i has n_i labels, n_ij of them j,
+    and p_j is the proportion of label j overall. Then
     kappa_j = 1 - mean_i[n_ij (n_i - n_ij) / (n_i (n_i - 1))] / (p_j (1 - p_j)), and the overall
-    kappa is the mean of these with weights p_j (1 - p_j). The n_i may differ (``statsmodels`` asks
-    for equal ones).
-
-    ``labels`` are persons x items, NaN where there is none; the result is indexed by label in
-    sorted order, then "overall".
+    kappa is the mean of these with weights p_j (1 - p_j). The n_i may differ.
 
     >>> labels = pd.DataFrame({"i1": ["a", "a", "b"], "i2": ["b", "b", "b"]})
     >>> fleiss_kappa(labels).round(3).to_dict()
