@@ -223,12 +223,8 @@ def _too_large(item: Hashable, name: str) -> ModelError:
 
 
 def _score_by_head(model: LanguageModel, questions: Sequence[Question]) -> list[Scores]:
-    """Return the log-probabilities that a classifier or a multiple-choice head gives choices.
-
-    A classifier reads a text or a pair once: p(choice) is the sum of p(label) over the labels that
-    the choice covers. A head reads the prompt with each choice: p(choice) is the softmax of its
-    scores.
-    """
+    """Return the log-probabilities that a classifier gives choices, which reads a text or a pair
+    once, or a multiple-choice head, which reads the prompt with each choice."""
     classifies = model.kind == "classifier"
     labels = {
         q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions if classifies

@@ -97,8 +97,7 @@ def load(
 ) -> LanguageModel:
     """Open a language model, or another model that chooses among the choices of items.
 
-    What is returned may be edited in memory, so that its results are cached only where
-    ``revision=`` was given; those of models that functions take by name always are.
+    It may be edited in memory, so that its results are cached only where ``revision=`` was given.
 
     Parameters
     ----------
@@ -185,10 +184,9 @@ def wrap(
 ) -> LanguageModel:
     """Make a language model of a transformers model and tokenizer that are already in memory.
 
-    The network keeps its mode, ``requires_grad`` and configuration; it is scored in evaluation mode
-    without gradients. Results are cached under ``revision``, which stands for its weights,
-    tokenizer and configuration, and not without one. ``kind`` and ``labels`` are those of
-    :func:`load`; a ModelError says what does not suit.
+    The network is scored in evaluation mode without gradients, and stays as it is. Results are
+    cached under ``revision``, which stands for its weights, tokenizer and configuration, and not
+    without one. ``kind`` and ``labels`` are those of :func:`load`.
 
     Examples
     --------

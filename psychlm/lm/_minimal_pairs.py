@@ -40,18 +40,12 @@ class MinimalPairs:
 
 
 def read_blimp(source: str | Path) -> pd.DataFrame:
-    """Read minimal pairs in BLiMP's layout: a JSONL file, or a folder of them.
+    """Read minimal pairs in BLiMP's layout, a JSONL file or a folder of them, into columns
+    ``pair_id``, ``good``, ``bad``, ``phenomenon`` and ``paradigm``.
 
     Each record has ``sentence_good`` and ``sentence_bad``; ``linguistics_term`` names the
     phenomenon and ``UID`` the paradigm, else the file's name does.
 
-    Returns
-    -------
-    DataFrame
-        ``pair_id``, ``good``, ``bad``, ``phenomenon``, ``paradigm``.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "agreement.jsonl"

@@ -378,13 +378,7 @@ def score(
     options: ScoringOptions,
     progress: bool = False,
 ) -> Iterator[list[tuple[int, WordScores]]]:
-    """Score documents in batches.
-
-    Yields
-    ------
-    list of tuple
-        The documents that a batch finished: number and scores.
-    """
+    """Score documents in batches; yield the numbers and scores of those that a batch finished."""
     if not texts:
         return
     from psychlm.lm.forward import N_VALUES, plan_requests, rows_of, run
@@ -436,8 +430,7 @@ def _sum_over_tokens(
     no_context: bool,
 ) -> WordScores:
     """Sum the rows of a document's tokens over its words, corrected where ``begins`` is given;
-    ``reason`` says why a word has no value.
-    """
+    ``reason`` says why a word has no value."""
     from psychlm.lm.forward import ENTROPY, LOG_END, LOG_INSIDE, LOG_P, RANK
 
     n_words = len(document.ends)

@@ -168,21 +168,18 @@ def choice_logprobs(
     prompt : str or Prompt
         How an item is put to a language model: see :func:`psychlm.lm.prompts.fill_prompts`.
     bos : str, optional
-        Token before the prompt of a language model. ``"auto"``: the one that a causal model's
-        tokenizer itself puts before a text, if any (as lm-evaluation-harness does), for other kinds
-        as in :func:`psychlm.lm.surprisal`, and the only one of an encoder-decoder. None: no token,
-        except before an empty prompt, where nothing else would predict the first token.
+        Token before the prompt of a language model. ``"auto"``: of a causal model the one that its
+        tokenizer puts before a text, if any (as in lm-evaluation-harness), of others that of
+        :func:`psychlm.lm.surprisal`. None: no token, except before an empty prompt.
     cache, progress
         As in :func:`psychlm.lm.surprisal`.
 
     Returns
     -------
     DataFrame, index ``item``, columns 0 to most choices - 1
-        NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
-        ``normalise``, ``prompt``, ``bos``, and the items that a warning counts: prompts cut to fit
-        the model (``truncated``), choices with characters that its tokenizer does not know
-        (``unknown``), two spaces before a choice (``spaced``), prompt and choice joined in one
-        token (``joined``).
+        NaN where an item has fewer choices. ``.attrs`` says how it was made, and names the items
+        that a warning counts: ``truncated`` (prompts), ``unknown`` (characters of choices),
+        ``spaced`` (two spaces before a choice), ``joined`` (prompt and choice in one token).
 
     Raises
     ------
@@ -254,8 +251,7 @@ def evaluate(
     rng: int | np.random.Generator = 0,
     **options: Any,
 ) -> Evaluation:
-    """Let models choose among the choices of items, and grade them, here or on a cluster; one model
-    is in memory at a time.
+    """Let models choose among the choices of items, and grade them, here or on a cluster.
 
     Parameters
     ----------
@@ -269,8 +265,8 @@ def evaluate(
     client : distributed.Client or str, optional
         As in :func:`surprisals`.
     samples, temperature, rng : int, float, and int or Generator
-        Draw so many answers to each item from the probabilities of its choices, those that scores
-        divided by the temperature have: ``responses`` are then :class:`psychlm.frames.Repeated`.
+        Draw so many answers to each item by the confidences of scores divided by the temperature:
+        ``responses`` are then :class:`psychlm.frames.Repeated`.
     **options
         Of :func:`choice_logprobs`.
 
@@ -380,8 +376,7 @@ class ItemTaker:
     Attributes
     ----------
     n_scored : int
-        Choices scored so far, by one forward pass each unless the score is in the cache (two with
-        ``normalise="unconditional"``; choices of one token share a pass).
+        Choices scored so far, or taken from the cache.
 
     Examples
     --------

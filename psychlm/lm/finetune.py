@@ -63,8 +63,7 @@ def task_of(items: pd.DataFrame) -> Task:
 
     ``pair``: two texts and a label (a column ``hypothesis``); ``single``: one text and a label;
     ``multiple-choice``: a prompt and choices of its own. Choices are labels where more than half of
-    the items have the same ones (by meaning, not by spelling), and the other items have more or
-    fewer of them; a FrameError names items that have neither.
+    the items have the same ones by meaning; a FrameError names items that have others.
 
     >>> task_of(pd.DataFrame({"choices": [["negative", "positive"], ["negative", "positive"]]}))
     'single'

@@ -362,9 +362,8 @@ def output_logits(
     """Return the float32 logits (n_outputs, n_vocabulary) at these places of the inputs, counted
     over all rows.
 
-    A hook gives the output layer only the hidden states of these places; what a model does to its
-    logits (a cap, a scale) it does to them. Of a linear layer with weights of 16 bits the product
-    is computed in float32: in 16 bits it would be wrong by tenths of a nat.
+    A hook gives the output layer only the hidden states of these places. Of a linear layer with
+    weights of 16 bits the product is computed in float32, or it would be wrong by tenths of a nat.
     """
     read = torch.from_numpy(outputs)
     layer = model.network.get_output_embeddings()
@@ -459,12 +458,11 @@ def row_values(
     options: ScoringOptions,
     sets: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return the values of every row, (n_rows, 5) in float64 (float32 on MPS): ``LOG_P``,
-    ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was asked.
+    """Return the values of every row, (n_rows, 5) in float64 (float32 on MPS), NaN where nothing
+    was asked.
 
-    ``logits`` (n, n_vocabulary) in float32 are overwritten; ``node`` (n_rows,) is the one of them
-    that each row is read from, ``target`` (n_rows,) the token whose probability is wanted, below 0
-    for none.
+    ``logits`` (n, n_vocabulary) are overwritten; ``node`` (n_rows,) is the one of them that each
+    row is read from, ``target`` (n_rows,) the token whose probability is wanted, below 0 for none.
     """
     exact = float_type(node.device)
     values = torch.full((len(node), N_VALUES), torch.nan, dtype=exact, device=node.device)

@@ -68,11 +68,8 @@ def check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list[list[int]]:
-    """Return for each choice the outputs of a classifier whose probabilities sum to the choice's.
-
-    ``not_entailment`` is neutral and contradiction where no label names it, and binary sentiment is
-    both degrees of a five-point scale. Labels that no choice means (neutral, for binary sentiment)
-    stay out; a choice that no label means is a ModelError.
+    """Return for each choice the outputs of a classifier whose probabilities sum to the choice's;
+    a choice that no label means is a ModelError.
 
     >>> outputs_of(["entailment", "not_entailment"], ["neutral", "ENTAILS", "contradiction"], "m")
     [[1], [0, 2]]
@@ -236,7 +233,7 @@ def fill_prompts(
 
     ``prompt`` is a prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the
     item's column ``template`` names, else one that fits its columns and choices (a hypothesis: NLI;
-    words for feelings: sentiment; else a question). A chat takes the template of ``tokenizer``.
+    words for feelings: sentiment; else a question).
     """
     filled = []
     for item in items.to_dict("records"):

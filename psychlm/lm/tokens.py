@@ -123,13 +123,9 @@ def prepare_words(
     """Check a words frame, sort it by text, write its white space as text, and clean it.
 
     Cleaning removes byte-order marks and the white space around texts, makes one space of each
-    other run of white space (line ends, tabs and no-break spaces too; a blank line between
-    paragraphs stays as two line feeds), and composes accents (Unicode normalisation form C).
-
-    ``space_after`` and ``space_before`` (white space as text, or booleans) say where something else
-    than one space separates two words. Return the frame sorted by ``text_id`` and ``word_id``, its
-    index the positions of the rows in ``words``, and how many words or gaps were changed:
-    ``byte_order_marks``, ``white_space``, ``unicode``.
+    other run of white space (a blank line between paragraphs stays as two line feeds), and composes
+    accents (Unicode normalisation form C). Return the frame sorted by ``text_id`` and ``word_id``,
+    its index the positions of the rows in ``words``, and how many words or gaps were changed.
     """
     ordered = check_words(words).reset_index(drop=True)
     if is_shape(ordered["word"]):
@@ -287,12 +283,8 @@ def _assign(
 
 
 def begins_with_space(tokenizer: Any) -> NDArray[np.bool_] | None:
-    """Return which tokens begin with white space; None where the tokenizer does not mark
-    beginnings.
-
-    Byte-level (GPT-2) and SentencePiece (Metaspace) tokenizers mark them: the space before a word
-    is the first character of its first token. WordPiece (BERT) and end-of-word (XLM) ones do not.
-    """
+    """Return which tokens begin with white space, as the first of a word does in byte-level (GPT-2)
+    and SentencePiece (Metaspace) tokenizers; None of others (WordPiece, end-of-word)."""
     return _begins_with_space(tokenizer, len(tokenizer))
 
 
