@@ -17,10 +17,9 @@ EPSILON = 1e-8
 class LazyAdam:
     r"""Adam for stacked models (Kingma & Ba 2015); embeddings move only where a batch read them.
 
-    A batch reads a few hundred of the thousands of words that a member knows; as in
-    ``torch.optim.SparseAdam``, other rows keep their moments and stay. Members differ in their
-    number of steps, and torch.optim's fused Adam with a parameter for each takes 1.7 times the CPU
-    seconds at 100 members. Step t of a member is
+    As in ``torch.optim.SparseAdam``, other rows keep their moments and stay. Members differ in
+    their number of steps, and torch.optim's fused Adam with a parameter for each takes 1.7 times
+    the CPU seconds at 100 members. Step t of a member is
 
     .. math::
         m = \beta_1 m + (1 - \beta_1) g, \quad v = \beta_2 v + (1 - \beta_2) g^2,

@@ -61,9 +61,8 @@ class Member:
         """Return the (steps, batch_size) examples of one epoch, counted from 1, -1 where a batch is
         not full.
 
-        With ``lengths``, the words of every training text, a batch holds texts of similar length
-        (within about two words, at random), and members with as many steps meet similar lengths at
-        the same step, since a step takes as long as its longest text.
+        With ``lengths``, the words of every training text, a batch holds texts of similar length,
+        and members meet similar lengths at the same step, which takes as long as its longest text.
         """
         n_steps = -(-len(examples) // batch_size)
         order = np.random.default_rng([self.seed, ORDER, epoch]).permutation(len(examples))

@@ -152,8 +152,6 @@ def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
     one choice twice, or a choice beside their answer that another item with the same prompt calls
     right.
 
-    Examples
-    --------
     >>> items = pd.DataFrame({"item_id": ["a"], "prompt": ["2 + 2?"], "answer": [0]})
     >>> drop_unfit(items.assign(choices=[["4", "4 "]]))[1].to_dict()
     {'a': 'duplicate choices'}
@@ -266,14 +264,9 @@ def perturb(
 
 
 def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFrame:
-    """Return scores of perturbed items with the choices in their source's order, added ones last.
+    """Return scores of perturbed items by ``source_item_id``, with the choices in their source's
+    order, added ones last; a substitute takes the place of the right choice.
 
-    Takes scores by perturbed ``item_id``, items x choices, as ``lm.choice_logprobs`` gives them,
-    and returns them by ``source_item_id``, in the order of ``perturbed``. The substitute of *no
-    right answer* takes the place of the right choice. FrameError if an item has no scores.
-
-    Examples
-    --------
     >>> perturbed = pd.DataFrame({"item_id": ["a|x"], "source_item_id": ["a"], "order": [[1, 0]]})
     >>> in_source_order(pd.DataFrame([[-2.0, -1.0]], index=["a|x"]), perturbed).loc["a"].tolist()
     [-1.0, -2.0]

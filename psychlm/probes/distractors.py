@@ -166,11 +166,8 @@ class ChoiceRules:
         self.has_synonyms = np.diff(graph.words_of.indptr) > 1
 
     def may_answer(self, probe: str, *, filter_leaks: bool = False) -> Bools:
-        """Return which concepts could be keys of a probe; its distractors are drawn from these.
-
-        Definitions of entries with and without examples can be told apart without the question
-        (Richardson & Sabharwal, sections 3.2 and 5); so can words that stand in their own
-        definition.
+        """Return which concepts could be keys of a probe; its distractors are drawn from these:
+        other entries are told apart without the question (Richardson & Sabharwal 2020, section 5).
         """
         if probe in ("hypernymy", "hyponymy"):
             return self.sound

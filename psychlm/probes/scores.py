@@ -54,18 +54,10 @@ def instance_accuracy(
     Comparative Study of Confidence Intervals for Proportions in Complex Sample Surveys); where all
     questions are right, or all wrong, at the number of clusters.
 
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame with ``cluster`` and the columns of ``by``.
-    correct : Series, by item
-        Grades 0 to 1; NaN where a question was not asked.
-    by : column or columns
-        One row of the result each, with ``n_questions``, ``n_clusters``, ``accuracy``, ``low`` and
-        ``high``.
+    ``items`` have ``cluster`` and the columns of ``by``, ``correct`` are grades 0 to 1 by item, NaN
+    where a question was not asked. Each row has ``n_questions``, ``n_clusters``, ``accuracy``,
+    ``low`` and ``high``.
 
-    Examples
-    --------
     >>> items = pd.DataFrame({"item_id": ["a1", "a2", "b1"], "cluster": ["a", "a", "b"]})
     >>> correct = pd.Series({"a1": 1.0, "a2": 0.0, "b1": 1.0})
     >>> table = instance_accuracy(items.assign(probe="isa"), correct, "probe")
@@ -162,14 +154,11 @@ def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
     """Compare every question among random distractors with the same question among sisters.
 
     A question comes with several sets of distractors, named behind the last colon of its
-    ``item_id``. The difference is taken within questions, since those that have sisters at all are
-    not a random part of a probe. With d_c the differences of a cluster and m_c their number, the
-    variance over g clusters is ``g / (g - 1) * sum((sum(d_c) - mean(d) m_c)^2) / n^2``. Return the
-    accuracies ``random`` and ``close``, their ``difference`` with ``low`` and ``high`` (95 %),
-    ``n_questions`` and ``n_clusters``; NaN where no question has both.
+    ``item_id``; the difference is taken within questions, since those that have sisters at all are
+    not a random part of a probe, and its variance between clusters. Return the accuracies
+    ``random`` and ``close``, their ``difference`` with ``low`` and ``high`` (95 %), ``n_questions``
+    and ``n_clusters``; NaN where no question has both.
 
-    Examples
-    --------
     >>> items = pd.DataFrame({"item_id": ["a:random", "a:sister1"], "cluster": "a"})
     >>> items["distractor_set"] = ["random", "sister"]
     >>> grades = pd.Series([1.0, 0.0], index=items["item_id"])

@@ -299,8 +299,7 @@ class Closure(NamedTuple):
 
 def closure(links: Ints, n: int) -> Closure:
     """Return every pair of n concepts that one or more links (child, parent) join, with the fewest
-    hops. In a cycle (two verbs of WordNet 3.0 are each other's hypernym) a concept still does not
-    stand above itself.
+    hops; in a cycle a concept does not stand above itself.
 
     Breadth-first search for all concepts at once: the pairs at h hops are the non-zero entries of
     the sparse matrix A^h that no smaller power has.
@@ -380,10 +379,8 @@ class IsaGraph:
         return np.asarray(self._hops[below, above]) if len(below) else np.zeros(0, dtype=np.int64)
 
     def sister_distance(self, concepts: Ints, others: Ints) -> Ints:
-        """Return the smallest l with ``others[i]`` in SISTER_l(``concepts[i]``), 0 for no sister.
-
-        A concept itself, and what stands above or below it, is no sister of it.
-        """
+        """Return the smallest l with ``others[i]`` in SISTER_l(``concepts[i]``); 0 for no sister,
+        as the concept itself, and what stands above or below it, is none."""
         position, parent = expand(self.parents, concepts)
         down = self.hops(others[position], parent)
         smallest = np.full(len(concepts), np.iinfo(np.int64).max)

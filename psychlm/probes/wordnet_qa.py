@@ -176,9 +176,8 @@ class Builder:
     def build(self, recipe: Recipe | None = None, probes: Sequence[str] = PROBES) -> Probes:
         """Build probes: some of definitions, hypernymy, hyponymy, synonymy.
 
-        Each has its own random numbers: built alone or together, a probe has the same questions.
-        The split is one for all probes of a build. ValueError if a probe does not exist, or no
-        question could be built.
+        Built alone or together, a probe has the same questions; the split is one for all probes.
+        ValueError if a probe does not exist, or no question could be built.
         """
         recipe = recipe or Recipe()
         frames = []
@@ -372,9 +371,8 @@ def _sample_groups(group: Ints, n: int, rng: np.random.Generator) -> Ints:
 def split_by_concept(items: pd.DataFrame, recipe: Recipe) -> pd.Series:
     """Assign every question to train, dev or test, all questions about one concept to the same.
 
-    One random order of concepts serves all probes. Concepts go to training as long as their
-    questions fit into ``max_train`` and half of all questions; of the others the first
-    :data:`DEV_SHARE` to dev.
+    In one random order for all probes, concepts go to training as long as their questions fit into
+    ``max_train`` and half of all questions, and of the others the first :data:`DEV_SHARE` to dev.
     """
     concepts = np.unique(items["concept"].to_numpy(dtype=str))
     order = np.random.default_rng([recipe.seed, len(PROBES)]).permutation(len(concepts))
