@@ -7,8 +7,6 @@ be trained in any order, on any machine, or left to a later run.
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +29,13 @@ from psychlm.crowds.training import (
     train,
 )
 from psychlm.device import torch_device
+from psychlm.lm.cache import ResultStore
 
 if TYPE_CHECKING:
     from distributed import Client
 
-Chunk = dict[str, NDArray[Any]]  # one row per member
-NOT_ANSWERED = 255  # code of a missing response, stored as one byte
+# responses (members, items), NaN where one is missing; and columns of the members by name
+Chunk = tuple[NDArray[np.float64], dict[str, Any]]
 COPIES = 4  # of every weight: itself, the two moments of Adam, and the best so far
 MEMORY_BYTES = 2**30  # of the weights of a chunk on a CPU, by default
 SHARE_OF_GPU = 1 / 8  # of a GPU's memory; activations of a step need the rest
@@ -61,20 +60,18 @@ class Crowd:
 def train_chunk(task: dict[str, Any], members: Sequence[Member]) -> Chunk:
     """Train some members and return their responses and what :class:`Crowd` tells of them."""
     trained = train(*task["training"], members=members, **task["options"])
-    graded = trained.responses(*task["test"]).to_numpy()
     history = trained.history.set_index(["member", "epoch"])["development_accuracy"]
     numbers = range(len(members))
     at_best = pd.MultiIndex.from_arrays([numbers, trained.best_epoch])
     n = len(task["training"][1])
-    return {
-        "responses": np.where(np.isnan(graded), NOT_ANSWERED, graded).astype(np.uint8),
-        **{name: np.array(column) for name, column in pd.DataFrame(members).items()},
-        "n_examples": np.array([len(member.examples(n)) for member in members]),
-        "best_epoch": trained.best_epoch,
-        "epochs": trained.history.groupby("member")["epoch"].max().loc[numbers].to_numpy(),
-        "development_accuracy": history.reindex(at_best).to_numpy(),
-        "diverged": trained.diverged,
-    }
+    about = pd.DataFrame(members).assign(
+        n_examples=[len(member.examples(n)) for member in members],
+        best_epoch=trained.best_epoch,
+        epochs=trained.history.groupby("member")["epoch"].max().loc[numbers].to_numpy(),
+        development_accuracy=history.reindex(at_best).to_numpy(),
+        diverged=trained.diverged,
+    )
+    return trained.responses(*task["test"]).to_numpy(float), about.to_dict("list")
 
 
 def train_crowd(
@@ -143,8 +140,8 @@ def train_crowd(
     options["development"] = development
     task = {"training": training, "test": test, "options": options}
 
-    # Cut the crowd into chunks, and read those that are already on disk.
-    # An eighth of all memory, not of what is free now, so that a later run makes the same chunks.
+    # Cut the crowd into chunks: an eighth of all memory, not of what is free now, so that a later
+    # run makes the same ones.
     memory_bytes = MEMORY_BYTES
     if client is None and (device := torch_device(options.get("device", "auto"))).type == "cuda":
         memory_bytes = int(SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
@@ -153,40 +150,29 @@ def train_crowd(
     n_chunks = -(-n_models // fit)
     step = models_at_once or -(-n_models // n_chunks)  # chunks of about equal size
     chunks = [members[start : start + step] for start in range(0, n_models, step)]
-    done: dict[int, Chunk] = {}
-    paths: list[Path] = []
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        paths = chunk_paths(Path(folder), task, chunks)
-        for number, path in enumerate(paths):
-            try:
-                with np.load(path) as stored:
-                    done[number] = dict(stored)
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-                continue  # absent, or written by a machine that lost power: train it again
-
-    # Train what is missing, and write each chunk when it is done.
-    n_resumed = sum(len(chunk["seed"]) for chunk in done.values())
-    missing = {number: chunk for number, chunk in enumerate(chunks) if number not in done}
-    with progress_bar(progress, "members of the crowd", n_models - n_resumed) as advance:
-        for number, chunk in run_pieces(client, train_chunk, task, missing):
-            done[number] = chunk
-            if paths:
-                with data.atomic_write(paths[number]) as temporary, temporary.open("wb") as out:
-                    np.savez_compressed(out, **chunk)
-            advance(len(chunk["seed"]))
+    keys = chunk_keys(task, chunks)
+    shapes = {key: (len(chunk), len(items)) for key, chunk in zip(keys, chunks, strict=True)}
+    place = None if folder is None else Path(folder)
+    with ResultStore(on=place is not None, place=place) as store:
+        # Train what is missing, and write each chunk when it is done.
+        done = store.get(shapes)
+        missing = {i: chunk for i, chunk in enumerate(chunks) if keys[i] not in done}
+        n_missing = sum(map(len, missing.values()))
+        with progress_bar(progress, "members of the crowd", n_missing) as advance:
+            for number, chunk in run_pieces(client, train_chunk, task, missing):
+                done[keys[number]] = chunk
+                store.put([(keys[number], *chunk)])
+                advance(len(chunk[0]))
 
     # Join the chunks in the order of the members.
-    rows = [done[number] for number in range(len(chunks))]
-    columns = {name: np.concatenate([chunk[name] for chunk in rows]) for name in rows[0]}
-    graded = columns.pop("responses")
-    responses = responses_frame(np.where(graded == NOT_ANSWERED, np.nan, graded), answers)
-    persons = responses.index
-    return Crowd(responses, pd.DataFrame(columns, index=persons), n_resumed)
+    graded = np.concatenate([done[key][0] for key in keys])
+    about = pd.concat([pd.DataFrame(done[key][1]) for key in keys], ignore_index=True)
+    responses = responses_frame(graded, answers)
+    return Crowd(responses, about.set_axis(responses.index), n_models - n_missing)
 
 
-def chunk_paths(folder: Path, task: dict[str, Any], chunks: Sequence[list[Member]]) -> list[Path]:
-    """Return the file of each chunk, named by a hash of all that its responses depend on."""
+def chunk_keys(task: dict[str, Any], chunks: Sequence[list[Member]]) -> list[str]:
+    """Return the key of each chunk, a hash of all that its responses depend on."""
     network, inputs, labels = task["training"]
     settings = {key: value for key, value in task["options"].items() if key != "development"}
     parts: list[str | bytes] = [repr((network, sorted(settings.items())))]
@@ -194,6 +180,5 @@ def chunk_paths(folder: Path, task: dict[str, Any], chunks: Sequence[list[Member
         segments = part.segments if isinstance(part, Encoded) else [[part]]
         for array in (np.asarray(values) for segment in segments for values in segment):
             parts += [repr((array.shape, array.dtype)), array.tobytes()]
-    task_digest = data.digest(parts)
-    names = [data.digest([task_digest, repr(chunk)])[:32] for chunk in chunks]
-    return [folder / f"chunk-{name}.npz" for name in names]
+    identity = data.digest(parts)
+    return [data.digest([identity, repr(chunk)]) for chunk in chunks]

@@ -1,9 +1,9 @@
-"""Keep results on disk, so that a text or an item is scored once.
+"""Keep results on disk, so that a text or an item is scored, or a chunk of a crowd trained, once.
 
-One SQLite file in the user's cache folder (or ``$PSYCHLM_CACHE``) holds a row per text or item. Its
-key is the SHA-256 of everything that the numbers depend on: model, revision, number type, text,
-words and options. Rows are written as soon as a text is done, so an interrupted run resumes where
-it stopped. A cache that cannot be used costs a warning and time.
+One SQLite file in the user's cache folder (or ``$PSYCHLM_CACHE``), or in a folder of a crowd, holds
+a row per text, item or chunk. Its key is the SHA-256 of everything that the numbers depend on:
+model, revision, number type, text, words and options. Rows are written as soon as they are done, so
+an interrupted run resumes where it stopped. A cache that cannot be used costs a warning and time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from psychlm.data import cache_folder as folder
 from psychlm.data import digest
 
 SCHEME = 3  # raised whenever the numbers of a text would change
-# what files that cannot be used, and damaged rows, raise
-UNUSABLE = (OSError, sqlite3.Error, zlib.error, ValueError, TypeError, RecursionError)
+UNUSABLE = (OSError, sqlite3.Error)  # raised by files that cannot be used
+DAMAGED = (zlib.error, ValueError, TypeError, RecursionError)  # raised by damaged rows
 
 Scores = NDArray[np.float64]
 
@@ -41,11 +41,11 @@ def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) 
 
 
 class ResultStore(AbstractContextManager["ResultStore"]):
-    """The cache, open for one call (a context); a failure turns it off with a warning, as not
-    ``on``."""
+    """The cache, or that in another folder, open for one call (a context); a failure turns it off
+    with a warning, as not ``on``."""
 
-    def __init__(self, on: bool = True) -> None:
-        self.path = folder() / "results.sqlite"
+    def __init__(self, on: bool = True, place: Path | None = None) -> None:
+        self.path = (place or folder()) / "results.sqlite"
         self._connection: sqlite3.Connection | None = None
         if not on:
             return
@@ -60,15 +60,15 @@ class ResultStore(AbstractContextManager["ResultStore"]):
     def _give_up(self, error: Exception) -> None:
         """Turn the cache off and warn."""
         self.__exit__()
-        said = f"results are not cached: {self.path} cannot be used ({error}); delete it, or set "
-        said += "PSYCHLM_CACHE to a folder that can be written"
+        said = f"results are not cached: {self.path} cannot be used ({error}); delete it, or name a "
+        said += "folder that can be written (PSYCHLM_CACHE)"
         warnings.warn(said, RuntimeWarning, stacklevel=4)
 
     def get(
         self, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[Scores, dict[str, Any]]]:
         """Return the scores stored under keys, in their ``shapes``, and what is beside them: words
-        without a value. A damaged row turns the cache off, with a warning."""
+        without a value, or columns of members. Damaged rows are left out, with a warning."""
         results: dict[str, tuple[Scores, dict[str, Any]]] = {}
         if self._connection is None:
             return results
@@ -76,8 +76,12 @@ class ResultStore(AbstractContextManager["ResultStore"]):
         try:
             for name, shape in shapes.items():
                 for blob, text in self._connection.execute(query, [name]):
-                    scores = np.frombuffer(zlib.decompress(blob)).reshape(shape)
-                    results[name] = scores, dict(json.loads(text))
+                    try:
+                        scores = np.frombuffer(zlib.decompress(blob)).reshape(shape)
+                        results[name] = scores, dict(json.loads(text))
+                    except DAMAGED as error:
+                        said = f"damaged results in {self.path} are computed again ({error})"
+                        warnings.warn(said, RuntimeWarning, stacklevel=3)
         except UNUSABLE as error:
             self._give_up(error)
             return {}
