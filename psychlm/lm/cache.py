@@ -60,8 +60,8 @@ class ResultStore(AbstractContextManager["ResultStore"]):
     def _give_up(self, error: Exception) -> None:
         """Turn the cache off and warn."""
         self.__exit__()
-        said = f"results are not cached: {self.path} cannot be used ({error}); delete it, or name a "
-        said += "folder that can be written (PSYCHLM_CACHE)"
+        said = f"results are not cached: {self.path} cannot be used ({error}); delete it, or name "
+        said += "a folder that can be written (PSYCHLM_CACHE)"
         warnings.warn(said, RuntimeWarning, stacklevel=4)
 
     def get(
