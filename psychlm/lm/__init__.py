@@ -9,6 +9,14 @@
     evaluate     items + models -> log-probabilities of choices, predictions, graded responses
     fine_tune    items + a pre-trained encoder -> a classifier or a multiple-choice model
 
+Modules with names of their own::
+
+    choices          scores of choices, confidences, and the one grader
+    prompts          prompts of language models, labels of classifiers
+    encoders         states of a pre-trained encoder
+    finetune         a pre-trained encoder learns, with transformers.Trainer
+    cache            the store of results on disk
+
 Nothing heavy is imported before a name is used: ``psychlm.lm.load`` brings torch and transformers
 with it.
 """
