@@ -207,37 +207,32 @@ def shared_prefixes(
         start = int(texts[0][0])
         texts = [text[1:] for text in texts]
         first_rows = [row + 1 for row in first_rows]
-    ids = [np.array([start])]
-    parent = [np.array([-1])]
-    depth = [np.array([0])]
+    ids = [start]
+    parent = [-1]
+    depth = [0]
+    child: dict[tuple[int, int], int] = {}  # of a node, by token
     position = []
     target = []
     row = []
-    path = np.zeros(1, dtype=np.int64)  # nodes of the text before, root first
-    previous = texts[0][:0]
-    n_nodes = 1
     for text, first_row in zip(texts, first_rows, strict=True):
         # the last token is read only where the row after it is wanted
         read = text if special.ends else text[:-1]
-        shared = min(_n_shared(previous, read), len(path) - 1)
-        fresh = np.arange(n_nodes, n_nodes + len(read) - shared)
-        path = np.concatenate([path[: shared + 1], fresh])
-        ids.append(read[shared:])
-        parent.append(path[shared:-1])
-        depth.append(np.arange(shared + 1, len(read) + 1))
-        position.append(path)
-        target.append(np.append(text, NO_TARGET)[: len(path)])
-        row.append(first_row + np.arange(len(path)))
-        previous = read
-        n_nodes = n_nodes + len(fresh)
-    return ScoringRequest(
-        np.concatenate(ids).astype(np.int64),
-        np.concatenate(position),
-        np.concatenate(target),
-        np.concatenate(row),
-        depth=np.concatenate(depth),
-        parent=np.concatenate(parent),
-    )
+        node = 0
+        path = [node]
+        for token in read.tolist():
+            if (node, token) not in child:
+                child[node, token] = len(ids)
+                ids.append(token)
+                parent.append(node)
+                depth.append(depth[node] + 1)
+            node = child[node, token]
+            path.append(node)
+        position += path
+        target += [*text.tolist(), NO_TARGET][: len(path)]
+        row += range(first_row, first_row + len(path))
+    columns = (np.array(values, np.int64) for values in (ids, position, target, row))
+    tree = {"depth": np.array(depth, np.int64), "parent": np.array(parent, np.int64)}
+    return ScoringRequest(*columns, **tree)
 
 
 def visible_tokens(parent: Ints) -> NDArray[np.bool_]:
