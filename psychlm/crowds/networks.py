@@ -21,6 +21,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -47,13 +48,13 @@ class Vocabulary:
 
     words: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_index", {word: i for i, word in enumerate(self.words)})
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.words)}
 
     def numbers(self, tokens: Sequence[str]) -> np.ndarray:
         """Return the (n,) numbers of tokens, those of unknown ones 1."""
-        index: dict[str, int] = self.__dict__["_index"]
-        return np.array([index.get(token, UNKNOWN) for token in tokens], dtype=np.int64)
+        return np.array([self._number.get(token, UNKNOWN) for token in tokens], dtype=np.int64)
 
 
 # Inputs

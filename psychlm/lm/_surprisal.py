@@ -378,7 +378,13 @@ def score(
     options: ScoringOptions,
     progress: bool = False,
 ) -> Iterator[list[tuple[int, WordScores]]]:
-    """Score documents in batches; yield the numbers and scores of those that a batch finished."""
+    """Score documents in batches.
+
+    Yields
+    ------
+    list of tuple
+        The documents that a batch finished: number and scores.
+    """
     if not texts:
         return
     from psychlm.lm.forward import N_VALUES, plan_requests, rows_of, run

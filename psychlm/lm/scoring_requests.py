@@ -211,9 +211,9 @@ def shared_prefixes(
     parent = [-1]
     depth = [0]
     child: dict[tuple[int, int], int] = {}  # of a node, by token
-    position = []
-    target = []
-    row = []
+    position: list[int] = []
+    target: list[int] = []
+    row: list[int] = []
     for text, first_row in zip(texts, first_rows, strict=True):
         # the last token is read only where the row after it is wanted
         read = text if special.ends else text[:-1]
@@ -230,9 +230,14 @@ def shared_prefixes(
         position += path
         target += [*text.tolist(), NO_TARGET][: len(path)]
         row += range(first_row, first_row + len(path))
-    columns = (np.array(values, np.int64) for values in (ids, position, target, row))
-    tree = {"depth": np.array(depth, np.int64), "parent": np.array(parent, np.int64)}
-    return ScoringRequest(*columns, **tree)
+    return ScoringRequest(
+        np.array(ids, np.int64),
+        np.array(position, np.int64),
+        np.array(target, np.int64),
+        np.array(row, np.int64),
+        depth=np.array(depth, np.int64),
+        parent=np.array(parent, np.int64),
+    )
 
 
 def visible_tokens(parent: Ints) -> NDArray[np.bool_]:
