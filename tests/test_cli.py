@@ -14,7 +14,7 @@ import tiny_models
 from command import refused, run
 from conftest import ROOT
 
-from psychlm import cli, corpora, data, doctor, irt, simulate, site, terminal
+from psychlm import cli, corpora, doctor, irt, simulate, site, terminal
 
 TEXT = "The old man."
 
@@ -78,12 +78,6 @@ def test_what_cannot_be_done_is_said_and_every_file_stays_as_it_was(study, comma
 
 
 # item response theory
-
-
-def test_a_fit_on_disk_is_ltms() -> None:
-    printed = data.published("ltm.lsat6").set_index("key")["value"]
-    for item, b in irt.IRTFit.from_json("fit.json").items["b"].items():
-        assert b == pytest.approx(printed[f"1pl.b.{str(item).replace(' ', '')}"], abs=0.01)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import cProfile
 import os
-import pstats
 import sys
 import time
 import zipfile
@@ -228,7 +226,7 @@ def timed(run: Run, device: str) -> tuple[float, Any]:
 
 
 def rates_of(device: str) -> dict[str, float]:
-    """Return operations a second of matrix products, bytes a second of a copy, and launches."""
+    """Return operations a second of matrix products, and bytes a second of a copy."""
     size = 4096 if device.startswith("cuda") else 512
 
     def fastest(run: Run) -> float:
@@ -239,10 +237,7 @@ def rates_of(device: str) -> dict[str, float]:
         matrix = torch.rand(size, size, dtype=getattr(torch, name), device=device)
         rates[name] = 2 * size**3 / fastest(lambda _device, matrix=matrix: matrix @ matrix)
     numbers = torch.ones(16 * size**2, device=device)  # a gigabyte on a GPU
-    rates["bytes"] = 2 * numbers.nbytes / fastest(lambda _device: numbers.clone())
-    one = torch.ones(1, device=device)
-    rates["launches"] = 1000 / fastest(lambda _device: [one.add_(1) for _ in range(1000)])
-    return rates
+    return rates | {"bytes": 2 * numbers.nbytes / fastest(lambda _device: numbers.clone())}
 
 
 def measure_machine(device: str) -> Iterator[dict[str, Any]]:
@@ -291,24 +286,16 @@ def measure(job: Job, device: str, rates: dict[str, float]) -> Iterator[dict[str
 
 
 def profile(job: Job, device: str) -> Iterator[dict[str, Any]]:
-    """Yield the ten operations of torch, and functions of Python, that take longest themselves."""
+    """Yield the ten operations of torch that take longest themselves."""
     run, _ = job.of_size("full")
     on_gpu = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    of_python = cProfile.Profile()
-    with torch.profiler.profile(activities=activities) as of_torch:
-        seconds, _ = timed(partial(of_python.runcall, run), device)
+    with torch.profiler.profile(activities=activities) as profiled:
+        seconds, _ = timed(run, device)
     time_of = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    events = [(e.key, e.count, getattr(e, time_of) / 1e6) for e in of_torch.key_averages()]
+    events = [(e.key, e.count, getattr(e, time_of) / 1e6) for e in profiled.key_averages()]
     yield {"seconds": seconds, "seconds_in_torch": sum(event[2] for event in events)}
     yield {"torch": sorted(events, key=lambda event: -event[2])[:10]}
-    functions = [
-        (f"{Path(file).name}:{line} {name}", n_calls, own_seconds)
-        for (file, line, name), (_, n_calls, own_seconds, *_) in pstats.Stats(
-            of_python
-        ).stats.items()
-    ]
-    yield {"python": sorted(functions, key=lambda function: -function[2])[:10]}
 
 
 # What is checked

@@ -94,9 +94,3 @@ def test_every_rule_names_a_column_and_every_reason_says_what_it_is() -> None:
     alike = experiments[["same_data", "same_model", "same_analysis"]]
     assert alike.isin(["yes", "in part", "no"]).all(axis=None)
     assert experiments.loc[(alike != "yes").any(axis=1), "why"].notna().all()
-
-
-def test_a_report_that_cannot_be_read_is_named_on_the_index(tmp_path) -> None:
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "10_items.json").write_text("{")
-    assert "10_items.json</code> is broken" in index.build_index(tmp_path, tmp_path).read_text()
