@@ -242,7 +242,7 @@ def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any)
 def _warn_of_no_match(table: pd.DataFrame | pd.Series, published: Any) -> None:
     """Warn where published values have names of rows, and the table has none of these."""
     names = list(getattr(published, "index", published)) if hasattr(published, "keys") else []
-    if names and not table.index.isin(names).any():
+    if names and set(table.index).isdisjoint(names):
         from psychlm.frames import format_names
 
         ours = format_names(table.index)
