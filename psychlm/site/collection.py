@@ -16,7 +16,7 @@ import nbformat
 import pandas as pd
 import yaml
 
-from psychlm import report
+from psychlm import _parameters
 from psychlm.data import atomic_write
 
 Profile = Literal["smoke", "quick", "full", "paper"]
@@ -86,7 +86,7 @@ def read(path: Path) -> Notebook:
     question = re.search(r"\*\*Question\.?\*\*\.?\s*(.+?)\s*(?:\n\s*\n|\Z)", head, re.DOTALL)
     tagged = [cell for cell, of_cell in zip(cells, tags, strict=True) if "parameters" in of_cell]
     try:
-        parameters = report.assignments(tagged[0][1]) if tagged else {}
+        parameters = _parameters.assignments(tagged[0][1]) if tagged else {}
     except ValueError as error:
         raise NotebookError(f"{path.name}: {error}") from error
     return Notebook(
@@ -165,15 +165,13 @@ def run_parameters(
         values = chosen[notebook.name] = {}
         for named in (*(file.get(notebook.name, {}) for file in files), given or {}):
             values.update(named)
-        for name, value in values.items():
-            if name not in notebook.parameters:
-                there = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
-                said = f"{notebook.name} has no parameter {name}; its parameters are: "
-                raise NotebookError(f"{said}{there or 'none'}")
-            try:
-                report.check_type(name, value, notebook.parameters[name])
-            except ValueError as error:
-                raise NotebookError(f"{notebook.name}: {error}") from None
+        try:
+            for name, value in values.items():
+                if name not in notebook.parameters:
+                    raise ValueError(_parameters.no_parameter(name, notebook.parameters))
+                _parameters.check_type(name, value, notebook.parameters[name])
+        except ValueError as error:
+            raise NotebookError(f"{notebook.name}: {error}") from None
     return chosen
 
 

@@ -60,7 +60,7 @@ def test_a_card_is_refused_among_the_reports_and_over_its_input(study: Path, mon
     (study / "mine.json").write_text("{}")
     refused("card", "model", "--model", "./mine.json", "--out", "mine")
     assert (study / "mine.json").read_text() == "{}"
-    assert "has no parameter n_boots" in refused("card", "corpus", "-p", "n_boots=3")
+    assert "there is no parameter n_boots" in refused("card", "corpus", "-p", "n_boots=3")
     assert list(study.glob("*.html")) == []
 
 
