@@ -369,9 +369,9 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     from psychlm.corpora import _sniff
 
     path = Path(source)
-    suffix = Path(source).suffix.lower()
-    is_file = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source))
-    is_file = is_file or (0 < len(source) < 1000 and path.exists())
+    suffix = path.suffix.lower()
+    is_named_as_one = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source))
+    is_file = is_named_as_one or (0 < len(source) < 1000 and path.exists())
     if lines and (suffix in TABLES or not (is_file or source == "-")):
         raise frames.FrameError("--lines is for text files; a table has its own text_id")
     if source != "-" and not is_file:
@@ -445,12 +445,12 @@ def surprisal(
         say(f"{len(scored)} {options['unit']}s of {n_texts} texts: {out}")
     for one in about:
         say("; ".join(f"{option}={value}" for option, value in one.items()), err=True)
-    reasons = scored["reason"] if "reason" in scored else pd.Series("", scored.index)
-    finite = pd.Series(np.isfinite(scored["surprisal_bits"]), scored.index)
-    for marked, what in ((~finite, "have no finite value"), (finite, "are scored, but")):
-        counts = reasons[marked & (reasons != "")].value_counts()
-        for reason, count in counts.items():
-            say(f"psychlm: {count} {options['unit']}s {what}: {reason}", err=True)
+    if "reason" in scored:
+        known = np.isfinite(scored["surprisal_bits"])
+        what = known.map({False: "have no finite value: ", True: "are scored, but: "})
+        flaws = (what + scored["reason"])[scored["reason"] != ""]
+        for flaw, count in flaws.value_counts().items():
+            say(f"psychlm: {count} {options['unit']}s {flaw}", err=True)
 
 
 @main.command()
