@@ -31,11 +31,7 @@ CATEGORIES = 12  # different whole numbers that an item has at most
 
 
 def as_text(values: pd.Series) -> pd.Series:
-    """Return answers as composed text, without marks around one letter, and empty cells as NaN.
-
-    >>> as_text(pd.Series(["A)", "(b)", "c.", 2.0, "2", " "])).tolist()
-    ['A', 'b', 'c', '2', '2', nan]
-    """
+    """Return answers as composed text: "A" for "(A)", "2" for 2.0, and NaN for empty cells."""
 
     def text_of(one: object) -> object:
         text = normalize("NFC", str(one).strip())
@@ -76,11 +72,7 @@ def with_missing(
 def numbers_and_words(
     table: pd.DataFrame, names: Sequence[str], labels: Mapping[str, float], notes: list[str]
 ) -> tuple[pd.DataFrame, list[str], dict[str, pd.Series]]:
-    """Return the columns that are numbers, the names of logical ones, and the columns of text.
-
-    A column most of whose cells are numbers is one of numbers; other cells of it are missing, with
-    a warning.
-    """
+    """Return the columns most of whose cells are numbers, the logical ones, and those of text."""
     numeric: dict[str, pd.Series] = {}
     logical: list[str] = []
     words: dict[str, pd.Series] = {}

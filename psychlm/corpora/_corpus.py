@@ -47,11 +47,10 @@ def from_long(
     """Make a corpus of the usual file of a laboratory: one row per person and word.
 
     Columns that are the same for all readings of a word become columns of ``words``, the others
-    (trial numbers, conditions that differ between people) columns of ``readings``. Rows without
-    person, item, number or word are dropped, and times of 0 ms, which programs write for a skipped
-    word, are missing; ``notes`` count both. Values that are no numbers are missing, with a warning.
-    A table that lacks a column, or has two words at one place or two readings of a word by one
-    person, is a :class:`FrameError`.
+    (trial numbers ...) columns of ``readings``. Rows without person, item, number or word are
+    dropped, and times of 0 ms (a skipped word) are missing; ``notes`` count both. Values that are
+    no numbers are missing, with a warning. A table that lacks a column, or has two words at one
+    place or two readings of a word by one person, is a :class:`FrameError`.
 
     Parameters
     ----------
@@ -165,11 +164,7 @@ def _refuse_readings_twice(table: pd.DataFrame, person: str, known: Sequence[str
 
 
 def joined(table: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
-    """Return the cells of several columns as one text, "7-ambiguous"; missing where one is.
-
-    >>> joined(pd.DataFrame({"item": [7.0], "condition": ["a"]}), ["item", "condition"]).tolist()
-    ['7-a']
-    """
+    """Return the cells of several columns as one text, "7-ambiguous"; missing where one is."""
     cells = [table[name].map(frames.label_of, na_action="ignore").astype("str") for name in columns]
     return cells[0].str.cat(cells[1:], sep="-") if len(cells) > 1 else cells[0]
 
@@ -177,7 +172,7 @@ def joined(table: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
 def with_times(
     table: pd.DataFrame, column_of: Mapping[str, str], missing: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return readings whose times are numbers in ms, missing where they are none or 0, and notes.
+    """Return readings whose times are numbers in ms, missing where none or 0, and notes.
 
     ``column_of`` names the columns of our measures as the file does.
     """

@@ -140,12 +140,17 @@ def kinds_of(rows: pd.DataFrame, name: str) -> pd.Series:
     return cells
 
 
-def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:
-    """Return columns that are numbered in parallel, such as ``Word1, RT1, Word2, RT2``, by stem.
+def practice_in(rows: pd.DataFrame, names: Iterable[str]) -> tuple[str, pd.Series]:
+    """Return the first column that tells practice from other trials, "" if none, and its rows."""
+    for name in names:
+        is_practice = kinds_of(rows, name).str.contains(PRACTICE).eq(True)
+        if is_practice.any() and not is_practice.all():
+            return name, is_practice
+    return "", pd.Series(False, rows.index)
 
-    >>> series_of(["id", "Word1", "RT1", "Word2", "RT2"])
-    {'Word': {1: 'Word1', 2: 'Word2'}, 'RT': {1: 'RT1', 2: 'RT2'}}
-    """
+
+def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:
+    """Return columns that are numbered, ``{"RT": {1: "RT1", 2: "RT2"}}``, by name and number."""
     stems: dict[str, dict[int, str]] = {}
     for column in columns:
         match = re.fullmatch(r"(.*?[^\W\d_])[\W_]*(\d+)(\.[A-Za-z]\w*)?", str(column))

@@ -287,10 +287,9 @@ def select(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return rows of ``person``, ``item``, ``repeat`` and ``score`` by one metric and one filter.
 
-    Without ``metric`` a task is graded by the metric by which leaderboards rank it, or else by its
-    first metric of 0 and 1; without ``filter`` by the first filter of its file. ``fractional``
-    keeps tasks whose scores are other numbers. Runs of one model that were asked otherwise are
-    persons of their own; other runs are repeats, of which ``repeat`` ("first", "latest") takes one.
+    Unless told, the metric is that of leaderboards, or the first of 0 and 1, and the filter the
+    first of its file. ``fractional`` keeps scores that are other numbers. Runs that were asked
+    otherwise are persons of their own; of others ``repeat`` ("first", "latest") takes one.
     """
     notes = list(notes)
     unknown = [name for name in task or () if not (rows["task"] == name).any()]
@@ -381,8 +380,7 @@ def _metric(part: pd.DataFrame, task: str) -> str:
 def _apart(table: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     """Return rows in which runs of one model that were asked otherwise are persons of their own.
 
-    They are named by the settings that differ between them, such as "5 shots"; runs whose prompts
-    differ although no setting does are named by their dates.
+    Their names say what differs: a setting ("5 shots"), or else, where prompts do, the date.
     """
     person = table["person"].copy()
     runs = table[["person", "task", "setting"]].drop_duplicates()

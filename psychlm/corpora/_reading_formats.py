@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
 from psychlm.corpora import _sniff
-from psychlm.corpora._formats import USUAL, Format, find, plain, read_each, series_of
+from psychlm.corpora._formats import USUAL, Format, find, plain, series_of
 from psychlm.corpora._sniff import FILE
 from psychlm.frames import FrameError
 
@@ -246,27 +246,21 @@ def read_rows(path: Path, encoding: str | None) -> tuple[Format, pd.DataFrame, l
 
 def _rows_of_folder(folder: Path, encoding: str | None) -> tuple[Format, pd.DataFrame, list[str]]:
     """Return the rows of all files of a folder that have the format of most; name the others."""
-    opened, notes = read_each(_sniff.files_of(folder), lambda file: read_rows(file, encoding))
-    if not opened:
-        raise FrameError(f"{folder} holds no file that can be read; {'; '.join(notes) or 'none'}")
-    names = [form.name for form, _, _ in opened.values()]
-    most = max(names, key=names.count)
+    opened, notes = _sniff.read_alike(
+        folder, lambda file: read_rows(file, encoding), lambda read: read[0].name
+    )
     tables = []
-    for file, (form, rows, said) in opened.items():
-        if form.name == most:
-            notes += [f"{file.name}: {note}" for note in said]
-            tables.append(rows if FILE in rows else rows.assign(**{FILE: file.stem}))
-        else:
-            notes.append(f"{file.name} is left out ({form.name}, not {most})")
-    form = next(form for form in FORMATS if form.name == most)
-    return form, pd.concat(tables, ignore_index=True), [f"{len(tables)} files", *notes]
+    for file, (_, rows, said) in opened.items():
+        notes += [f"{file.name}: {note}" for note in said]
+        tables.append(rows if FILE in rows else rows.assign(**{FILE: file.stem}))
+    form = next(iter(opened.values()))[0]
+    return form, pd.concat(tables, ignore_index=True), notes
 
 
 def _rows_of_ibex(lines: list[str], path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows of results that Ibex or PCIbex wrote, with a column ``Word``.
+    """Return the rows of results that Ibex or PCIbex wrote: of words, with a time, and others.
 
-    Comments number the columns of the rows below them; cells are never quoted, and a comma within
-    one is %2C. Rows with a time are words; other rows may hold answers to questions.
+    Comments number the columns of the rows below them; cells are never quoted.
     """
     names: dict[int, str] = {}
     rows = []
@@ -340,11 +334,7 @@ def _rows_of_linger(lines: list[str]) -> pd.DataFrame:
 
 
 def list_of(cell: Any) -> list | None:
-    """Return the list that a cell holds, as JSON or Python writes one; None if it holds none.
-
-    >>> list_of('["The", "dog"]'), list_of("[sic]")
-    (['The', 'dog'], None)
-    """
+    """Return the list that a cell holds, as JSON or Python writes one; None for "[sic]"."""
     if isinstance(cell, list | tuple | np.ndarray):
         return list(cell)
     text = str(cell).strip()

@@ -13,7 +13,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from psychlm.corpora._formats import read_each
+from psychlm.corpora._formats import Read, read_each
 from psychlm.frames import FrameError, is_numeric, label_of, refuse
 
 # cells of a column of numbers that stand for none: what pandas takes for missing
@@ -102,13 +102,7 @@ def decode(
 
 
 def separator_of(lines: Sequence[str]) -> str:
-    """Return what separates the cells of lines: comma, semicolon, tab, bar or space.
-
-    The separator occurs equally often in most of the first lines.
-
-    >>> separator_of(["id;Was, wann, wo?;q2", "a;1,5;2", "b;2;1"])
-    ';'
-    """
+    """Return the mark that occurs equally often in most of the first lines."""
     unquoted = [re.sub('"[^"]*"', "x", line) for line in lines[:20] if line]
     best = ","
     best_score = (0.0, 0)
@@ -184,18 +178,9 @@ def read_table(
 ) -> Table:
     """Read a file of cells: CSV and its relatives, JSON, Excel, Parquet, SPSS or Stata.
 
-    Parameters
-    ----------
-    path : path
-    encoding : str, optional
-        Of a text file, as Python names it; found unless given.
-    labels : bool
-        Read the labels of values in place of their codes, where a file of SPSS or Stata has them.
-    spaces : bool
-        Keep cells of spaces, which are missing otherwise.
+    With ``labels`` values of SPSS and Stata are their labels, not their codes. Cells of spaces are
+    missing unless ``spaces``.
 
-    Examples
-    --------
     >>> _ = Path("a.csv").write_text("id;word\\n007;NA\\n")
     >>> read_table("a.csv").cells.to_numpy().tolist()
     [['007', 'NA']]
@@ -274,24 +259,36 @@ def _with_one_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     return cells[~is_header].reset_index(drop=True)
 
 
-def files_of(folder: Path) -> list[Path]:
-    """Return the files of a folder that may be tables, in the order of their names."""
+def read_alike(
+    folder: Path, read: Callable[[Path], Read], kind_of: Callable[[Read], Hashable]
+) -> tuple[dict[Path, Read], list[str]]:
+    """Return what is read of a folder's files of the kind that most have; notes name the others."""
     suffixes = (*TEXTS, *JSON, *TYPED)
-    return [f for f in sorted(folder.iterdir()) if f.is_file() and f.suffix.lower() in suffixes]
+    files = [f for f in sorted(folder.iterdir()) if f.is_file() and f.suffix.lower() in suffixes]
+    found, notes = read_each(files, read)
+    if not found:
+        raise FrameError(f"{folder} holds no file that can be read; {'; '.join(notes) or 'none'}")
+    kinds = {file: kind_of(one) for file, one in found.items()}
+    (usual, n_usual), *_ = Counter(kinds.values()).most_common(1)
+    others = {file: kind for file, kind in kinds.items() if kind != usual}
+    for file, kind in others.items():
+        why = f"{kind}, not {usual}" if isinstance(kind, str) else "other columns"
+        notes.append(f"{file.name} is left out ({why})")
+    alike = {file: one for file, one in found.items() if file not in others}
+    return alike, [f"{n_usual} files", *notes]
 
 
 def read_tables(path: Path, encoding: str | None = None, *, labels: bool = False) -> Table:
     """Read a file, or all files of a folder whose header is that of most; the others are named."""
     if not path.is_dir():
         return read_table(path, encoding, labels=labels)
-    read, notes = read_each(files_of(path), lambda file: read_table(file, encoding, labels=labels))
-    if not read:
-        raise FrameError(f"{path} holds no file that can be read; {'; '.join(notes) or 'none'}")
-    (usual, _), *_ = Counter(tuple(table.cells.columns) for table in read.values()).most_common(1)
-    alike = {file: table for file, table in read.items() if set(table.cells.columns) == set(usual)}
-    notes += [f"{file.name} is left out (other columns)" for file in read if file not in alike]
-    cells = pd.concat([table.cells for table in alike.values()], ignore_index=True)
-    return Table(cells, [f"{len(alike)} files", *notes])
+    tables, notes = read_alike(
+        path,
+        lambda file: read_table(file, encoding, labels=labels),
+        lambda table: frozenset(table.cells.columns),
+    )
+    cells = pd.concat([table.cells for table in tables.values()], ignore_index=True)
+    return Table(cells, notes)
 
 
 def _excel_cells(path: Path) -> Table:
@@ -325,11 +322,7 @@ def _excel_cells(path: Path) -> Table:
 
 
 def _fixed_cells(text: str) -> pd.DataFrame | None:
-    """Return the cells of lines that end in a digit or letter for each item; else None.
-
-    >>> _fixed_cells("01 f 0110\\n02 m 1.01").to_numpy().tolist()
-    [['01', 'f', '0', '1', '1', '0'], ['02', 'm', '1', '.', '0', '1']]
-    """
+    """Return the cells of lines such as "01 f 0110", with an answer for each item; else None."""
     found = [re.fullmatch(FIXED, line.strip()) for line in text.split("\n") if line.strip()]
     lines = [(match[1].split(), [*match[2]]) for match in found if match]
     widths = {(len(about), len(digits)) for about, digits in lines}
@@ -489,11 +482,7 @@ def with_numbers(
 
 
 def numbers_of(values: pd.Series) -> pd.Series:
-    """Return text as numbers if all of it is that does not stand for missing; else as it is.
-
-    >>> numbers_of(pd.Series(["310,5", "1.204,3", None, "nan"])).tolist()
-    [310.5, 1204.3, nan, nan]
-    """
+    """Return text as numbers if all of it is that does not stand for missing; else as it is."""
     if is_numeric(values):
         return values
     with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError):

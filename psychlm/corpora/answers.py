@@ -23,13 +23,13 @@ from psychlm.corpora._answer_formats import LONG, RIGHT, Shape, names_of, shape_
 from psychlm.corpora._answer_roles import A_SUM, CATEGORIES, DESCRIBE, as_text, n_values_of, span
 from psychlm.corpora._formats import (
     GRADES,
-    PRACTICE,
     USUAL,
     check_column,
     find,
     kinds_of,
     naming,
     plain,
+    practice_in,
 )
 from psychlm.corpora._sniff import numbers_of, read_table, read_tables
 from psychlm.frames import (
@@ -128,19 +128,18 @@ def read_answers(
 ) -> Answers:
     """Read responses with what else the file holds: raw answers, key, and columns of groups.
 
-    Read are tables (CSV and its relatives, JSON lines, Excel, Parquet, SPSS, Stata) and logs of
-    evaluation programs, or a folder of either. What is told wins over what would be guessed. A file
-    that breaks the contract of responses is a :class:`FrameError`.
+    Read are tables (CSV and its relatives, JSON lines, Excel, Parquet, SPSS, Stata), logs of
+    evaluation programs, or a folder of either. What is told wins over what would be guessed. What
+    breaks the contract of responses is a :class:`FrameError`.
 
     Parameters
     ----------
     path : path
-    person : str, optional
-        The column of persons; "rows" numbers the rows.
+    person, item, answer : str, optional
+        The column of persons ("rows" numbers the rows), and those of items and answers in a long
+        table.
     items, drop, group : sequences of str
         The columns that are items, those that are not read, and those that describe persons.
-    item, answer : str, optional
-        The columns of items and of answers in a long table.
     level : "binary", "ratings", "mixed" or "scores", optional
         What the answers are: 0 and 1, ratings, both, or any numbers; found unless given.
     key : path, mapping or Series, optional
@@ -157,8 +156,8 @@ def read_answers(
         The column that numbers repeated answers; "rows": the order of the file; "first" or "latest"
         takes one.
     metric, filter, task : str, optional
-        Of logs: what grades, which filter, which tasks. ``filter="COLUMN=VALUE"`` takes the rows of
-        any table in which a column has a value.
+        Of logs: what grades, which filter, which tasks. Of tables ``filter="COLUMN=VALUE"`` takes
+        the rows in which a column has a value.
     encoding : str, optional
         Of a text file; found unless given.
     unanswered : bool
@@ -268,14 +267,12 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     shape.notes += [f"{is_other.sum()} rows without item and answer"] if is_other.any() else []
     table = table[~is_other].reset_index(drop=True)
     kinds = [name for name in table if plain(name) in OF_TRIALS and not told["filter"]]
-    for name in kinds:
-        kind = kinds_of(table, name)
-        practice = kind.str.contains(PRACTICE).eq(True)
-        if practice.any() and not practice.all() and kind.nunique() <= MOST_KINDS:
-            said = f"{practice.sum()} rows of practice ({name}) are left out; keep them: "
-            shape.notes.append(f"{said}filter='{name}=*'")
-            table = table[~practice].reset_index(drop=True)
-            break
+    kinds = [name for name in kinds if kinds_of(table, name).nunique() <= MOST_KINDS]
+    name, is_practice = practice_in(table, kinds)
+    if name:
+        said = f"{is_practice.sum()} rows of practice ({name}) are left out; keep them: "
+        shape.notes.append(f"{said}filter='{name}=*'")
+        table = table[~is_practice].reset_index(drop=True)
     right = find(table, [*RIGHT, *RIGHT_BESIDE], [person, item, answer])
     given = as_text(table[answer]).astype("str").str.casefold()
     is_text = not is_numeric(numbers_of(table[answer])) and not given.dropna().isin([*GRADES]).all()

@@ -24,6 +24,7 @@ from psychlm.corpora._formats import (
     find,
     kinds_of,
     naming,
+    practice_in,
     series_of,
 )
 from psychlm.corpora._reading_formats import TIME_OF, list_of, read_rows, with_lists
@@ -59,12 +60,11 @@ def read_experiment(
     Parameters
     ----------
     table : path
-        With ``readings``: the words, see :func:`psychlm.corpora.reading_times.from_csv`. Alone: the
-        results of Ibex, PCIbex, jsPsych, Gorilla, PsychoPy, OpenSesame or Linger, a report of
-        EyeLink, or a table with a row for each person and word (long) or each person and text
-        (wide: ``Word1``, ``RT1``, ``Word2`` ...); CSV and its relatives, JSON, Excel or Parquet,
-        or a folder of such files.
+        Alone: results of Ibex, PCIbex, jsPsych, Gorilla, PsychoPy, OpenSesame or Linger, a report
+        of EyeLink, or a table with a row for each person and word (long) or each person and text
+        (wide: ``Word1``, ``RT1``, ``Word2`` ...), or a folder of such files.
     readings : path, optional
+        With it ``table`` is one of words: :func:`psychlm.corpora.reading_times.from_csv`.
     person, text, word_number, word : str, optional
         The columns that hold them; found by the program or by usual names unless given. Several
         that name a person or text together are joined with "+".
@@ -76,17 +76,15 @@ def read_experiment(
         name is used where several words would stand at one place.
     answer : str, optional
         The column that says whether a question was answered rightly: 1 or 0, true, yes, ja ...
-    group : str or sequence of str
-        Columns that tell groups of readers apart; they stay with the readings.
+    group, drop : str or sequence of str
+        Columns that tell groups of readers apart, which stay with the readings; and those left out.
     filter : str, optional
         The rows that are read, "Label=experiment,filler"; several columns with ";". Practice is
         left out unless a filter is given, such as "Label=*" for all rows.
-    drop : str or sequence of str
-        Columns that are left out.
     missing : str or sequence of str
         What stands for a missing time beside empty cells and NA, as "-1".
     encoding : str, optional
-        How the letters of the files are encoded; found unless given.
+        Of text files; found unless given.
 
     Returns
     -------
@@ -115,10 +113,9 @@ def read_experiment(
 def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     """Read your own corpus from two files: CSV and its relatives, Excel or Parquet.
 
-    Columns are separated by a comma, a semicolon or a tab; "310,5" is a number. A time of 0 ms is
-    missing, and counted in ``notes``; a value that is no number is missing, with a warning. A
-    reading of a word that is not among the words is a :class:`FrameError`. Columns of other names,
-    and an encoding, are told to :func:`psychlm.corpora.read_experiment`, which takes these files.
+    Times of 0 ms are missing, and counted in ``notes``; values that are no numbers too, with a
+    warning. Readings of words that are not there are a :class:`FrameError`. Columns of other names
+    are told to :func:`psychlm.corpora.read_experiment`, which takes these files.
 
     Parameters
     ----------
@@ -380,8 +377,7 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
 
 
 def _number_words(words: pd.DataFrame, name: str, of_trial: list[str], notes: list[str]) -> str:
-    """Return the column of the words' numbers, which begin with 1, and add it where there is none:
-    words are then numbered in the order of the rows of a trial."""
+    """Return the column of the words' numbers, from 1; where there is none it is added."""
     name = NUMBER if NUMBER in words else name
     if not name:
         trial = words[of_trial].astype("str").fillna("")
@@ -404,10 +400,9 @@ def _with_questions(
     is_told: bool,
     notes: list[str],
 ) -> Corpus:
-    """Return a corpus with the graded answers to its questions, and note how many are right.
+    """Return a corpus with its graded answers, which may stand beside each word of a text.
 
-    Answers stand in rows of their own, or beside each word of a text. ``columns`` are those of the
-    person, of the text and its condition, and of the grade.
+    ``columns`` are those of the person, of the text and its condition, and of the grade.
     """
     person, text, correct = columns
     beside_words = not len(answers)
@@ -446,7 +441,6 @@ def _selected(
     """Return which rows a filter selects, or else all but practice; what is left out; notes."""
     is_read = pd.Series(True, rows.index)
     left_out = []
-    kinds = {name: kinds_of(rows, name) for name in labels}
     for clause in wanted.split(";") if wanted else ():
         name, _, values = (part.strip() for part in clause.partition("="))
         check_column([name], rows, "; a filter is COLUMN=VALUE, or COLUMN=* for all rows")
@@ -458,15 +452,14 @@ def _selected(
             raise FrameError(f"no word has {name} = {values}; there are {there}")
     if wanted:
         left_out.append(f"{int((~is_read).sum()):,} rows, by filter '{wanted}'")
-    for name, cells in kinds.items() if not wanted else ():
-        practice = cells.str.contains(PRACTICE).eq(True)
-        if practice[is_word].any() and not practice[is_word].all():
-            is_read = ~practice
-            said = f"{practice.sum():,} rows of practice ({name}); keep them: filter='{name}=*'"
-            left_out.append(said)
-            break
-    for name, cells in kinds.items():
-        counts = cells[is_read].value_counts()
+    else:
+        name, _ = practice_in(rows[is_word], labels)
+        if name:
+            is_read = ~kinds_of(rows, name).str.contains(PRACTICE).eq(True)
+            said = f"rows of practice ({name}); keep them: filter='{name}=*'"
+            left_out.append(f"{(~is_read).sum():,} {said}")
+    for name in labels:
+        counts = kinds_of(rows, name)[is_read].value_counts()
         is_filler = counts.index.str.contains(FILLER)
         if is_filler.any() and not is_filler.all():
             fillers = ", ".join(counts.index[is_filler])

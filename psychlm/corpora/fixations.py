@@ -62,11 +62,11 @@ def reading_measures(fixations: pd.DataFrame, words: pd.DataFrame | None = None)
     keys = ["subject", "text_id", "word_id"]
     trial = keys[:2]
     # One person's reading of a text at a time, whatever order the persons come in.
-    letters = [name for name in ["word_letter"] if name in fixations]
+    has_letters = "word_letter" in fixations
     needed = [*keys, "duration_ms"]
     absent = [name for name in needed if name not in fixations]
     refuse("fixations lack the columns", absent, "which are needed")
-    seen = frames.plain(fixations)[[*needed, *letters]]
+    seen = frames.plain(fixations)[needed + ["word_letter"] * has_letters]
     unknown = [name for name in trial if seen[name].isna().any()]
     refuse("fixations have gaps in", unknown, "and need an id in every row")
     if not pd.api.types.is_numeric_dtype(seen["duration_ms"]):
@@ -99,41 +99,34 @@ def reading_measures(fixations: pd.DataFrame, words: pd.DataFrame | None = None)
     total = duration.groupby(groups).transform("sum")
     # Until a word is passed to the right it is the furthest one.
     window = [seen["subject"], seen["text_id"], furthest]
-    of_window = pd.DataFrame(
-        {
-            "go_past_ms": duration.groupby(window).sum(),
-            "regression_out": (seen["word_id"] < furthest).groupby(window).any(),
-        }
-    ).rename_axis(keys)
+    go_past = duration.groupby(window).transform("sum")
+    went_back = (seen["word_id"] < furthest).groupby(window).transform("any")
     before = seen.groupby(trial, sort=False)["word_id"].shift()
     table = seen[keys].assign(
         first_fixation_ms=duration.where(first_pass),
         single_fixation_ms=duration.where(first_pass & (n_in_pass == 1)),
         gaze_ms=gaze.where(first_pass),
+        go_past_ms=go_past.where(first_pass),
         total_ms=total,
         rereading_ms=(total - gaze).where(total > gaze),
+        prev_fixated=False,
         first_pass=first_pass,
         skipped=~first_pass,
+        regression_out=went_back & first_pass,
         regression_in=(before > seen["word_id"]).groupby(groups).transform("any"),
-        order=seen.index,
     )[first]
-    if letters:
+    if has_letters:
         table["landing_letter"] = seen["word_letter"].where(first_pass)
-    table = table.merge(of_window.reset_index(), on=keys, how="left")
-    table["regression_out"] = table["regression_out"].eq(True)
-    previous = table[[*keys, "order"]].assign(word_id=table["word_id"] + 1)
-    table = table.merge(previous, on=keys, how="left", suffixes=("", "_before"))
-    table["prev_fixated"] = table["order_before"] < table["order"]
+    first_of = pd.Series(table.index, pd.MultiIndex.from_frame(table[keys]))
+    word_before = table[keys].assign(word_id=table["word_id"] - 1)
+    first_of_before = first_of.reindex(pd.MultiIndex.from_frame(word_before))
+    table["prev_fixated"] = first_of_before.to_numpy() < table.index
     if words is not None:
         whole = seen[trial].drop_duplicates().merge(frames.plain(words)[keys[1:]], on="text_id")
-        fixated = pd.MultiIndex.from_frame(table[keys])
-        unseen = whole[~pd.MultiIndex.from_frame(whole[keys]).isin(fixated)]
+        unseen = whole[~pd.MultiIndex.from_frame(whole[keys]).isin(first_of.index)]
         table = pd.concat([table, unseen.assign(skipped=True)], ignore_index=True)
         yes_or_no = ["first_pass", "regression_in", "regression_out", "prev_fixated"]
         table[yes_or_no] = table[yes_or_no].eq(True)
-    columns = [*keys, "first_fixation_ms", "single_fixation_ms", "gaze_ms", "go_past_ms"]
-    columns += ["total_ms", "rereading_ms", "prev_fixated", "first_pass", "skipped"]
-    columns += ["regression_out", "regression_in", *(["landing_letter"] if letters else [])]
-    measures = table[columns].sort_values(keys, ignore_index=True)
+    measures = table.sort_values(keys, ignore_index=True)
     measures.attrs["left_out"] = int(off.sum())
     return measures

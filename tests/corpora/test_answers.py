@@ -31,22 +31,6 @@ def log_samples(file: Path, *samples: tuple, test: str = "") -> None:
     write_lines(file, [row | used for row, used in zip(rows, filters, strict=True)])
 
 
-# each writes a model's grades of items, by their numbers, as one program does
-
-
-def harness(folder: Path, model: str, grades: dict[int, float]) -> None:
-    file = folder / model.replace("/", "__") / "samples_q_2026-01-01T00-00-00.1.jsonl"
-    log_samples(file, *((number, grade, None) for number, grade in grades.items()))
-
-
-def inspect_run(model: str, grades: dict[int, float]) -> tuple[dict, list[dict]]:
-    header = {"version": 2, "eval": {"task": "q", "model": model, "created": "2026-01-01"}}
-    marks = {number: {"match": {"value": "IC"[int(grade)]}} for number, grade in grades.items()}
-    samples = [{"id": number, "epoch": 1, "scores": mark} for number, mark in marks.items()]
-    failed = {"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}}
-    return header, [*samples, failed]
-
-
 def test_runs_of_a_model_are_repeats_or_one_is_taken_and_other_documents_are_other_items(tmp_path):
     with pytest.raises(FrameError, match="no graded answers"):
         corpora.read_responses(tmp_path)
@@ -81,15 +65,11 @@ def test_tasks_of_files_without_a_date_stay_apart(tmp_path):
 
 
 def test_the_latest_run_is_that_of_the_latest_time_whatever_the_clock_says(tmp_path):
-    header, samples = inspect_run("m", {1: 0.0})
-    times = [
-        "2024-05-01T10:00:00+02:00",
-        "2024-05-01T09:00:00.5+00:00",
-        "2024-05-01T04:00:00-04:00",
-    ]
-    for i, (time, grade) in enumerate(zip(times, "ICI", strict=True)):
-        header["eval"]["created"], samples[0]["scores"]["match"]["value"] = time, grade
-        write_lines(tmp_path / f"{i}.json", [header | {"samples": samples}])
+    times = "2024-05-01T10:00:00+02:00 2024-05-01T09:00:00.5+00:00 2024-05-01T04:00:00-04:00"
+    for time, grade in zip(times.split(), "ICI", strict=True):
+        run = {"task": "q", "model": "m", "created": time}
+        sample = {"id": 1, "epoch": 1, "scores": {"match": {"value": grade}}}
+        write_lines(tmp_path / f"{time}.json", [{"eval": run, "samples": [sample]}])
     assert corpora.read_responses(tmp_path, repeat="latest").to_numpy().tolist() == [[1.0]]
 
 
@@ -107,17 +87,6 @@ def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
 
 RAW = "student,q1,q2,sex\nann,B,2,1\nbob,NA,99,0\ncas,A,1,1\n"
 RATINGS = "id,q1,q2\na,1,5\nb,3,2\nc,-9,4\n"
-
-
-@pytest.fixture
-def read(tmp_path):
-    """Write a table of answers, and return what is read from it."""
-
-    def read(text, **options):
-        (tmp_path / "answers.csv").write_text(text)
-        return corpora.read_answers(tmp_path / "answers.csv", **options)
-
-    return read
 
 
 def test_raw_answers_are_graded_by_a_key_and_missing_codes_are_not_wrong(read, tmp_path):
@@ -261,11 +230,9 @@ def test_a_table_of_very_many_columns_is_read_as_pandas_reads_it(tmp_path, monke
     assert spoiled.isna().sum().sum() == wide.isna().sum().sum() + 1
 
 
-def test_a_column_of_right_alone_is_no_item_where_nobody_is_wrong(tmp_path):
-    file = tmp_path / "hands.csv"
-    rows = [f"p{i},right,{i % 2},{(i + 1) % 2}" for i in range(6)]
-    file.write_text("\n".join(["id,hand,q1,q2", *rows]))
-    assert list(corpora.read_answers(file).responses) == ["q1", "q2"]
+def test_a_column_of_right_alone_is_no_item_where_nobody_is_wrong(read):
+    hands = [f"p{i},right,{i % 2},{(i + 1) % 2}" for i in range(6)]
+    assert list(read("\n".join(["id,hand,q1,q2", *hands])).responses) == ["q1", "q2"]
     graded = [f"p{i},right,{'right' if i % 2 else 'wrong'}" for i in range(6)]
-    file.write_text("\n".join(["id,q1,q2", *graded]))
-    assert corpora.read_answers(file).responses.mean().to_dict() == {"q1": 1.0, "q2": 0.5}
+    answers = read("\n".join(["id,q1,q2", *graded]))
+    assert answers.responses.mean().to_dict() == {"q1": 1.0, "q2": 0.5}

@@ -50,27 +50,24 @@ def test_a_file_is_read_as_what_it_is_and_says_so(name, options, n_persons, n_it
     assert said in answers.recognised
 
 
-def test_of_several_right_answers_each_is_right(tmp_path):
-    (tmp_path / "a.csv").write_text("id,Q1,Q2\na,A,B\nb,C,A\nc,B,B\n")
-    folder = shared("cases/tests")
-    key = pd.read_csv(folder / "double_key2.csv", index_col=0)["key"][["Q1", "Q2"]]
+def test_of_several_right_answers_each_is_right(read):
+    key = pd.read_csv(shared("cases/tests/double_key2.csv"), index_col=0)["key"][["Q1", "Q2"]]
     both = pd.Series(["A", "C", "B"], ["Q1", "Q1", "Q2"])
     for right in (key, both, {"Q1": "A|C", "Q2": "B"}):
-        answers = corpora.read_answers(tmp_path / "a.csv", key=right)
+        answers = read("id,Q1,Q2\na,A,B\nb,C,A\nc,B,B\n", key=right)
         assert answers.responses.to_numpy().tolist() == [[1, 1], [1, 0], [0, 1]]
         assert "several right answers: ['Q1']" in answers.recognised
     # free answers: what is nearly the key is counted, and the advice makes it right
-    (tmp_path / "a.csv").write_text('id,Q1,Q2\na,"1,000",The cat\nb,1000,cat\nc,999,dog\n')
-    answers = corpora.read_answers(tmp_path / "a.csv", key={"Q1": "1000", "Q2": "cat"})
+    free = 'id,Q1,Q2\na,"1,000",The cat\nb,1000,cat\nc,999,dog\n'
+    answers = read(free, key={"Q1": "1000", "Q2": "cat"})
     assert answers.responses.to_numpy().tolist() == [[0, 0], [1, 1], [0, 0]]
     assert "2 answers that are wrong differ from the key in letters' case" in answers.recognised
-    several = {"Q1": "1000|1,000", "Q2": "cat|The cat"}
-    answers = corpora.read_answers(tmp_path / "a.csv", key=several)
+    answers = read(free, key={"Q1": "1000|1,000", "Q2": "cat|The cat"})
     assert answers.responses.to_numpy().tolist() == [[1, 1], [1, 1], [0, 0]]
     assert "differ from the key" not in answers.recognised
     # where the whole was chosen, it is one choice
-    (tmp_path / "a.csv").write_text('id,Q1,Q2\na,"A,C",B\nb,C,A\n')
-    assert corpora.read_responses(tmp_path / "a.csv", key=key)["Q1"].tolist() == [1, 0]
+    answers = read('id,Q1,Q2\na,"A,C",B\nb,C,A\n', key=key)
+    assert answers.responses["Q1"].tolist() == [1, 0]
 
 
 def test_a_file_that_is_a_key_is_named_as_one():
@@ -290,10 +287,9 @@ VARIATIONS = {
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
-def test_a_variation_of_each_format_is_read(name, tmp_path):
+def test_a_variation_of_each_format_is_read(name, read):
     text, options, expected, said = VARIATIONS[name]
-    (tmp_path / "file.csv").write_text(text)
-    answers = corpora.read_answers(tmp_path / "file.csv", **options)
+    answers = read(text, **options)
     np.testing.assert_array_equal(answers.responses.to_numpy(), expected)
     assert said in answers.recognised
 
@@ -511,21 +507,18 @@ def test_stata_and_json_are_read_as_tables(tmp_path):
         corpora.read_answers(tmp_path / "a.rds")
 
 
-def test_all_columns_that_number_repeats_number_them(tmp_path):
-    rows = [(p, i, 1, 1, r) for p in "ab" for i in ("i1", "i2") for r in ("r1", "r2")]
-    table = pd.DataFrame(rows, columns=["id", "item", "resp", "wave", "rater"])
-    table.to_csv(tmp_path / "a.csv", index=False)
-    read = corpora.read_answers(tmp_path / "a.csv")
-    assert (read.responses.n == 2).all(axis=None)
-    assert "repeated answers by wave and rater" in read.recognised
+def test_all_columns_that_number_repeats_number_them(read):
+    rows = [f"{p},{i},1,1,{rater}" for p in "ab" for i in ("i1", "i2") for rater in ("r1", "r2")]
+    answers = read("\n".join(["id,item,resp,wave,rater", *rows]))
+    assert (answers.responses.n == 2).all(axis=None)
+    assert "repeated answers by wave and rater" in answers.recognised
 
 
-def test_a_key_may_be_a_row_or_have_more_columns(tmp_path):
-    (tmp_path / "a.csv").write_text("id,q1,q2\n1,A,B\n2,B,B\n")
+def test_a_key_may_be_a_row_or_have_more_columns(read, tmp_path):
     for text in ("q1,q2,q3\nA,B,\n", "item;key;points\nq1;A;1\nq2;B;1\n"):
         (tmp_path / "key.csv").write_text(text)
-        read = corpora.read_responses(tmp_path / "a.csv", key=tmp_path / "key.csv")
-        assert read.to_numpy().tolist() == [[1, 1], [0, 1]]
+        answers = read("id,q1,q2\n1,A,B\n2,B,B\n", key=tmp_path / "key.csv")
+        assert answers.responses.to_numpy().tolist() == [[1, 1], [0, 1]]
 
 
 def test_epochs_and_runs_are_repeats_of_their_items():
@@ -541,18 +534,6 @@ def test_two_models_differ_on_200_questions_as_the_case_says():
     pair = compared.pairs.iloc[0]
     assert abs(pair["difference"]) == pytest.approx(0.10, abs=1e-9)
     assert pair["p"] == pytest.approx(0.026, abs=0.01)
-
-
-def test_a_file_of_a_folder_that_cannot_be_read_is_named_and_the_rest_is_read(tmp_path):
-    header = {"eval": {"task": "q", "model": "m"}}
-    sample = {"id": 1, "epoch": 1, "scores": {"match": {"value": "C"}}}
-    with zipfile.ZipFile(tmp_path / "good.eval", "w") as archive:
-        archive.writestr("header.json", json.dumps(header))
-        archive.writestr("samples/1_epoch_1.json", json.dumps(sample))
-    (tmp_path / "bad.eval").write_text("no archive")
-    answers = corpora.read_answers(tmp_path)
-    assert answers.responses.shape == (1, 1)
-    assert "bad.eval is left out (File is not a zip file)" in answers.recognised
 
 
 # ---- advice is run: what a message says to do is done on the file that caused it ----
@@ -578,19 +559,17 @@ ADVICE = [
     ("id,q1,q2\na,Yes,No\nb,No,No\n", {}, "key=", {"key": {"q1": "Yes", "q2": "No"}}),
     ("id,age,total\na,20,3\nb,31,4\nc,44,9\n", {}, "items=", {"items": ["total"]}),
     ("id,q1,q2\na,1,5\nb,3,2\n", {"level": "binary"}, "ratings=True", {"level": "ratings"}),
+    ("q1,q2,freq\n0,0,3\n0,1,12\n1,1,30\n", {}, "drop=freq", {"drop": ["freq"]}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "options", "advice", "advised"), ADVICE)
-def test_what_a_message_advises_helps(text, options, advice, advised, tmp_path):
-    file = tmp_path / "a.csv"
-    file.write_text(text)
+def test_what_a_message_advises_helps(text, options, advice, advised, read):
     with pytest.raises(FrameError) as refused:
-        corpora.read_answers(file, **options)
+        read(text, **options)
     assert advice in str(refused.value)
-    answers = corpora.read_answers(file, **{**options, **advised})
-    n_answers = answers.responses.n if isinstance(answers.responses, Repeated) else None
-    assert n_answers is not None or answers.responses.notna().any(axis=None)
+    responses = read(text, **{**options, **advised}).responses
+    assert isinstance(responses, Repeated) or responses.notna().any(axis=None)
 
 
 SHELL = [
@@ -623,36 +602,31 @@ def test_in_the_shell_messages_name_its_options_and_these_help(change, advice, a
     assert (tmp_path / "fit.json").exists(), done.output
 
 
-def test_errors_are_turned_and_the_persons_of_winsteps_are_read_as_the_message_says(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text("id,q1_error,q2_error\na,1,0\nb,1,1\n")
+def test_errors_are_turned_and_the_persons_of_winsteps_are_read_as_the_message_says(read):
+    text = "id,q1_error,q2_error\na,1,0\nb,1,1\n"
     with pytest.warns(UserWarning, match="if it is an error there, reverse= names these items"):
-        corpora.read_answers(file)
-    turned = corpora.read_answers(file, reverse=["q1_error", "q2_error"]).responses
+        read(text)
+    turned = read(text, reverse=["q1_error", "q2_error"]).responses
     assert turned.to_numpy().tolist() == [[0, 1], [0, 0]]
     persons = "01 110\n02 010\n"
-    file.write_text(f"ITEM1=4\nNI=3\nNAME1=1\n&END\nq1\nq2\nq3\nEND NAMES\n{persons}")
     with pytest.raises(FrameError, match="save the lines of persons, below END NAMES"):
-        corpora.read_answers(file)
-    file.write_text(persons)
-    assert corpora.read_answers(file).responses.to_numpy().tolist() == [[1, 1, 0], [0, 1, 0]]
+        read(f"ITEM1=4\nNI=3\nNAME1=1\n&END\nq1\nq2\nq3\nEND NAMES\n{persons}", "a.txt")
+    assert read(persons, "a.txt").responses.to_numpy().tolist() == [[1, 1, 0], [0, 1, 0]]
 
 
-def test_what_is_told_wins_over_what_a_format_knows(tmp_path):
+def test_what_is_told_wins_over_what_a_format_knows(read):
     table = pd.DataFrame({"q1": [1.0, 0], "q2": [1.0, 1], "q3": [0, 1.0]}, ["a", "b"])
-    (tmp_path / "a.csv").write_text(moodle(table))
     first, *others = [f"Q. {n} /2,00" for n in (1, 2, 3)]
-    read = corpora.read_answers(tmp_path / "a.csv", group="State", drop=[first])
-    assert list(read.responses) == others and list(read.groups) == ["State"]
-    read = corpora.read_answers(tmp_path / "a.csv", group=first)
-    assert list(read.responses) == others and read.groups[first].tolist() == [1, 0]
+    answers = read(moodle(table), group="State", drop=[first])
+    assert list(answers.responses) == others and list(answers.groups) == ["State"]
+    answers = read(moodle(table), group=first)
+    assert list(answers.responses) == others and answers.groups[first].tolist() == [1, 0]
 
 
-def test_a_column_of_other_numbers_is_named_and_no_group(tmp_path):
-    (tmp_path / "a.csv").write_text("id,q1,q2,q3\na,1,0,1\nb,0,1,0\nc,9,1,1\n")
-    read = corpora.read_answers(tmp_path / "a.csv", level="binary")
-    assert "left out: q1 (0 to 9, not 0 and 1)" in read.recognised
-    assert "groups" not in read.recognised
+def test_a_column_of_other_numbers_is_named_and_no_group(read):
+    answers = read("id,q1,q2,q3\na,1,0,1\nb,0,1,0\nc,9,1,1\n", level="binary")
+    assert "left out: q1 (0 to 9, not 0 and 1)" in answers.recognised
+    assert "groups" not in answers.recognised
 
 
 def test_each_command_that_reads_answers_has_the_same_options():
@@ -661,18 +635,15 @@ def test_each_command_that_reads_answers_has_the_same_options():
         assert all(f"--{name}" in said for name in ("person", "items", "group", "key", "metric"))
 
 
-def test_a_line_that_is_cut_off_is_named_and_the_others_are_read(tmp_path):
-    lines = '{"doc_id": 0, "acc": 1}\n{"doc_id": 1, "ac'
-    (tmp_path / "samples_t.jsonl").write_text(lines)
-    answers = corpora.read_answers(tmp_path / "samples_t.jsonl")
+def test_a_line_that_is_cut_off_is_named_and_the_others_are_read(read):
+    answers = read('{"doc_id": 0, "acc": 1}\n{"doc_id": 1, "ac', "samples_t.jsonl")
     assert answers.responses.to_numpy().tolist() == [[1]]
     assert "left out: 1 lines of samples_t.jsonl" in answers.recognised
 
 
-def test_parts_of_questions_of_survey_monkey_stand_in_the_second_row(tmp_path):
+def test_parts_of_questions_of_survey_monkey_stand_in_the_second_row(read):
     text = "Respondent ID,Collector ID,IP Address,How satisfied?,\n,,,Price,Quality\n"
-    (tmp_path / "a.csv").write_text(text + "1,9,1.1.1.1,5,4\n2,9,1.1.1.2,1,2\n3,9,1.1.1.3,3,3\n")
-    answers = corpora.read_answers(tmp_path / "a.csv")
+    answers = read(text + "1,9,1.1.1.1,5,4\n2,9,1.1.1.2,1,2\n3,9,1.1.1.3,3,3\n")
     assert list(answers.responses) == ["How satisfied?: Price", "How satisfied?: Quality"]
 
 
@@ -688,28 +659,23 @@ FOOT = "id,q1,q2,q3\na,1,0,1\nb,0,1,1\nc,1,1,0\n"
         ("id,q1,q2,grade\na,1,0,9\nb,9,1,8\nc,1,1,9\n", {"missing": [9]}, "missing: 1 '9'"),
     ],
 )
-def test_sums_are_no_persons_and_codes_of_missing_answers_stay_in_groups(
-    text, options, said, tmp_path
-):
-    (tmp_path / "a.csv").write_text(text)
-    answers = corpora.read_answers(tmp_path / "a.csv", **options)
+def test_sums_are_no_persons_and_codes_of_missing_answers_stay_in_groups(text, options, said, read):
+    answers = read(text, **options)
     assert said in answers.recognised and len(answers.responses) == 3
     assert "grade" not in text or answers.groups["grade"].tolist() == [9, 8, 9]
 
 
-def test_numbers_apart_from_the_scale_are_said_and_missing_makes_them_missing(tmp_path):
+def test_numbers_apart_from_the_scale_are_said_and_missing_makes_them_missing(read):
     rng = np.random.default_rng(2)
     rated = pd.DataFrame(rng.integers(1, 6, (30, 4)), columns=list("abcd"))
     rated.iloc[[2, 5], 1] = 99
-    rated.to_csv(tmp_path / "a.csv", index_label="id")
     with pytest.warns(UserWarning, match="answers 99 lie apart"):
-        assert "missing=99" in corpora.read_answers(tmp_path / "a.csv").recognised
+        assert "missing=99" in read(rated).recognised
     # below 0 nothing but a code is apart
-    rated.replace(99, -99).to_csv(tmp_path / "b.csv", index_label="id")
     with pytest.raises(FrameError, match="answers -99 .* the scale, 1 to 5, .* missing=-99$"):
-        corpora.read_answers(tmp_path / "b.csv")
-    for name, code in (("a", 99), ("b", -99)):
-        missing = corpora.read_answers(tmp_path / f"{name}.csv", missing=[code]).responses
+        read(rated.replace(99, -99))
+    for code in (99, -99):
+        missing = read(rated.replace(99, code), missing=[code]).responses
         assert missing.isna().sum().sum() == 2 and missing.min(axis=None) == 1
 
 
@@ -718,36 +684,34 @@ def test_numbers_apart_from_the_scale_are_said_and_missing_makes_them_missing(tm
 )
 @pytest.mark.parametrize("highest", [1, 5])
 def test_usual_codes_in_several_items_are_refused_and_both_ways_out_work(
-    highest, codes, n_items, tmp_path
+    highest, codes, n_items, read
 ):
     rng = np.random.default_rng(5)
     names = [f"q{n}" for n in range(1, 7)]
     answers = pd.DataFrame(rng.integers(int(highest > 1), highest + 1, (60, 6)), columns=names)
     for n, code in enumerate(codes):
         answers.iloc[20 + 2 * n : 22 + 2 * n, :n_items] = code
-    answers.to_csv(tmp_path / "a.csv", index_label="id")
     listed = ",".join(map(str, codes))
     for level in (None, "binary" if highest == 1 else "ratings"):
         with pytest.raises(FrameError, match=f"answers {listed} lie apart .* missing={listed};"):
-            corpora.read_answers(tmp_path / "a.csv", level=level)
-    read = corpora.read_answers(tmp_path / "a.csv", missing=codes)
-    assert read.responses.max(axis=None) == highest
-    assert read.responses.isna().sum().sum() == 2 * n_items * len(codes)
+            read(answers, level=level)
+    responses = read(answers, missing=codes).responses
+    assert responses.max(axis=None) == highest
+    assert responses.isna().sum().sum() == 2 * n_items * len(codes)
     with pytest.warns(UserWarning, match="lie apart"):
-        scores = corpora.read_answers(tmp_path / "a.csv", missing=["NA"])
+        scores = read(answers, missing=["NA"])
     assert scores.responses.max(axis=None) == codes[-1]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("points", [(0, 1, 2, 3, 9), (0, 3, 6, 9), (*range(10),), (2, 5, 9, 10)])
-def test_points_of_essays_that_reach_nine_are_scores(points, tmp_path):
+def test_points_of_essays_that_reach_nine_are_scores(points, read):
     rng = np.random.default_rng(6)
     table = pd.DataFrame(rng.integers(0, 2, (80, 12)), columns=[f"q{n}" for n in range(1, 13)])
     n_essays = 1 if points[3:4] == (3,) and len(points) == 5 else 3
     for n in range(n_essays):
         table[f"essay{n + 1}"] = rng.choice(points, 80)
-    table.to_csv(tmp_path / "a.csv", index_label="id")
-    assert "9 lie apart from the other" not in corpora.read_answers(tmp_path / "a.csv").recognised
+    assert "9 lie apart from the other" not in read(table).recognised
 
 
 GROUPS = "grp arm cond native dyslexia wave site kön grupo школа 班级 Bedingung langue_maternelle"
@@ -755,7 +719,7 @@ GROUPS = "grp arm cond native dyslexia wave site kön grupo школа 班级 Be
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("highest", [1, 5])
-def test_a_column_of_codes_beside_numbered_items_is_a_group(highest, seed, tmp_path):
+def test_a_column_of_codes_beside_numbered_items_is_a_group(highest, seed, read):
     """Reference: the tables as they were generated."""
     rng = np.random.default_rng(seed)
     n_persons, n_items = int(rng.integers(12, 60)), int(rng.integers(6, 20))
@@ -769,33 +733,23 @@ def test_a_column_of_codes_beside_numbered_items_is_a_group(highest, seed, tmp_p
         codes[:2] = first, first + n_codes - 1  # each has two codes, perhaps one for one person
         codes[2 : 2 + rng.integers(0, 3)] = np.nan
         table.insert(int(rng.integers(0, len(table.columns) + 1)), name, codes)
-    table.insert(0, "id", np.arange(n_persons))
-    table.to_csv(tmp_path / "a.csv", index=False)
-    read = corpora.read_answers(tmp_path / "a.csv")
-    assert list(read.responses) == items and set(groups) == set(read.groups)
-    assert "(where one is an item, items= names all items)" in read.recognised
-    named = corpora.read_answers(tmp_path / "a.csv", items=[groups[0], *items], level="ratings")
+    answers = read(table)
+    assert list(answers.responses) == items and set(groups) == set(answers.groups)
+    assert "(where one is an item, items= names all items)" in answers.recognised
+    named = read(table, items=[groups[0], *items], level="ratings")
     assert groups[0] in named.responses
 
 
-def test_a_table_of_patterns_and_their_counts_is_not_one_of_persons(tmp_path):
-    (tmp_path / "a.csv").write_text("q1,q2,freq\n0,0,3\n0,1,12\n1,1,30\n")
-    with pytest.raises(FrameError, match="may count the persons.*drop=freq"):
-        corpora.read_answers(tmp_path / "a.csv")
-    assert len(corpora.read_answers(tmp_path / "a.csv", drop=["freq"]).responses) == 3
-
-
-def test_display_orders_and_previews_of_qualtrics_are_no_answers(tmp_path):
+def test_display_orders_and_previews_of_qualtrics_are_no_answers(read):
     rows = [
         "ResponseId,DistributionChannel,Q2_1,Q2_2,Q2_DO_1,Q2_DO_2",
         "Response ID,Channel,a,b,c,d",
         '"{""ImportId"":""x""}","{""ImportId"":""y""}",,,,',
         *("R1,preview,3,3,1,2", "R2,anonymous,1,5,1,2", "R3,anonymous,4,2,2,1"),
     ]
-    (tmp_path / "a.csv").write_text("\n".join(rows))
-    answers = corpora.read_answers(tmp_path / "a.csv")
+    answers = read("\n".join(rows))
     assert answers.responses.shape == (2, 2) and "1 previews" in answers.recognised
-    only = corpora.read_answers(tmp_path / "a.csv", filter="ResponseId=R3")
+    only = read("\n".join(rows), filter="ResponseId=R3")
     assert only.responses.index.tolist() == ["R3"]
 
 

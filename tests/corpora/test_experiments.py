@@ -81,6 +81,18 @@ def linger(table, file):
     file.write_text("\n".join(lines) + "\n")
 
 
+@pytest.fixture
+def read(tmp_path):
+    """Write a table, or a text, and return what is read from it with what is told."""
+
+    def read(table, **told):
+        text = table if isinstance(table, str) else table.to_csv(index=False)
+        (tmp_path / "lab.csv").write_text(text)
+        return read_experiment(tmp_path / "lab.csv", **told)
+
+    return read
+
+
 def trials(table):
     for (person, item), rows in table.groupby(["person", "item"], sort=False):
         yield person, item, rows["word"].tolist(), rows["ms"].tolist()
@@ -225,13 +237,12 @@ def test_files_of_programs_hold_the_words_and_times_that_were_written(name, tmp_
         assert corpus.questions.to_numpy().tolist() == [["p1", "main-1-a", 1.0]]
 
 
-def test_numbered_columns_of_other_names_are_told_without_their_numbers(tmp_path):
+def test_numbered_columns_of_other_names_are_told_without_their_numbers(read, tmp_path):
     wide(study(), tmp_path / "r.csv")
     text = (tmp_path / "r.csv").read_text().replace("Word", "Stueck").replace("RT", "X")
-    (tmp_path / "r.csv").write_text(text)
     with pytest.raises(FrameError, match=r"the name without number: Stueck, X\)"):
-        read_experiment(tmp_path / "r.csv")
-    check(read_experiment(tmp_path / "r.csv", word="Stueck", measure="X"), study())
+        read(text)
+    check(read(text, word="Stueck", measure="X"), study())
 
 
 def test_marks_of_opensesame_are_escaped(tmp_path):
@@ -290,24 +301,20 @@ def test_a_folder_is_a_study_whose_files_are_readers_and_bad_files_are_named(tmp
     assert corpus.readings["subject"].unique().tolist() == ["1-p1", "1-p2"]
 
 
-def test_merged_cells_of_excel_and_headers_of_files_put_together_lose_no_reading(tmp_path):
+def test_merged_cells_of_excel_and_headers_of_files_put_together_lose_no_reading(read, tmp_path):
     table = lab()[["Subject", "item", "word", "RT"]]
     table.set_index(["Subject", "item", "word"]).to_excel(tmp_path / "lab.xlsx")  # merged
     check(read_experiment(tmp_path / "lab.xlsx"), study())
     blank = table.assign(Subject=table["Subject"].mask(table["Subject"].duplicated()))
-    blank.to_csv(tmp_path / "lab.csv", index=False)
     with pytest.raises(FrameError, match=r"10 rows .* no 'Subject'; .*table\['Subject'\].ffill"):
-        read_experiment(tmp_path / "lab.csv")
-    blank.assign(Subject=blank["Subject"].ffill()).to_csv(tmp_path / "lab.csv", index=False)
-    check(read_experiment(tmp_path / "lab.csv"), study())
-    parts = [rows.to_csv(index=False) for _, rows in table.groupby("Subject")]
-    (tmp_path / "lab.csv").write_text("".join(parts))
-    corpus = read_experiment(tmp_path / "lab.csv")
+        read(blank)
+    check(read(blank.assign(Subject=blank["Subject"].ffill())), study())
+    corpus = read("".join(rows.to_csv(index=False) for _, rows in table.groupby("Subject")))
     check(corpus, study())
     assert "1 rows repeat the header" in corpus.notes
 
 
-def test_first_pass_times_are_those_of_the_first_pass(tmp_path):
+def test_first_pass_times_are_those_of_the_first_pass(read):
     """IA_FIRST_FIX_PROGRESSIVE is 0 for "old", which s1 read after "man"; "." is missing."""
     head = "RECORDING_SESSION_LABEL item IA_ID IA_LABEL IA_SKIP IA_FIRST_FIX_PROGRESSIVE "
     head += "IA_FIRST_FIXATION_DURATION IA_FIRST_RUN_DWELL_TIME IA_REGRESSION_PATH_DURATION "
@@ -315,50 +322,43 @@ def test_first_pass_times_are_those_of_the_first_pass(tmp_path):
     rows = ["s1 1 1 The 0 1 200 200 200 200", "s1 1 2 old 1 0 250 250 250 250"]
     rows += ["s2 1 1 The 1 . . . . 0", "s2 1 2 old 0 1 190 190 190 190"]
     text = "\n".join("\t".join(row.split()) for row in (head, *rows))
-    (tmp_path / "e.txt").write_text(text)
-    corpus = read_experiment(tmp_path / "e.txt")
+    corpus = read(text)
     times = corpus.readings[["first_fixation_ms", "gaze_ms", "go_past_ms", "total_ms"]]
     nan = np.nan
     expected = [[200] * 4, [nan, nan, nan, 250], [nan] * 4, [190] * 4]
     np.testing.assert_array_equal(times, expected)
     assert any("first-pass times of 1 words" in note for note in corpus.notes)
-    without = text.replace("\tIA_FIRST_FIX_PROGRESSIVE", "\tX")
-    (tmp_path / "e.txt").write_text(without)
-    assert read_experiment(tmp_path / "e.txt").readings["gaze_ms"].isna().sum() == 2  # by IA_SKIP
+    by_skip = read(text.replace("\tIA_FIRST_FIX_PROGRESSIVE", "\tX"))
+    assert by_skip.readings["gaze_ms"].isna().sum() == 2
 
 
 def lab(**columns):
     return study().assign(**columns).rename(columns={"person": "Subject", "ms": "RT"})
 
 
-def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(tmp_path):
-    file = tmp_path / "lab.csv"
+def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(read):
     kind = np.where(study()["item"] == "1", "filler", "practice")
-    lab(Bedingung=kind).to_csv(file, index=False)
-    corpus = read_experiment(file)
+    table = lab(Bedingung=kind)
+    corpus = read(table)
     assert corpus.words["text_id"].unique().tolist() == ["1"]
     assert "4 rows of practice (Bedingung); keep them: filter='Bedingung=*'" in corpus.notes[0]
     assert "of 12 rows 8 hold words; person" in corpus.notes[0]
-    kept = read_experiment(file, filter="Bedingung=*")  # as the note says
+    check(read(table, filter="Bedingung=*"), study())  # as the note says
     shown = roles.in_shell("filter='condition=*'; method='irt'; else (frame.dropna(axis=1) does)")
     assert shown == "--filter 'condition=*'; --method 'irt'; else"
-    check(kept, study())
-    fillers = read_experiment(file, filter="Bedingung=practice")
+    fillers = read(table, filter="Bedingung=practice")
     assert fillers.words["text_id"].unique().tolist() == ["2"]
-    kind[kind == "practice"] = "test"
-    lab(Bedingung=kind).to_csv(file, index=False)
-    note = next(n for n in read_experiment(file, filter="Bedingung=*").notes if "filler" in n)
+    table = lab(Bedingung=np.where(kind == "practice", "test", kind))
+    note = next(n for n in read(table, filter="Bedingung=*").notes if "filler" in n)
     told = note.partition("without them: filter='")[2].removesuffix("'")
-    assert read_experiment(file, filter=told).readings["self_paced_ms"].min() == 304
+    assert read(table, filter=told).readings["self_paced_ms"].min() == 304
     with pytest.raises(FrameError, match="no word has Bedingung = x; there are"):
-        read_experiment(file, filter="Bedingung=x")
+        read(table, filter="Bedingung=x")
     with pytest.raises(FrameError, match="there is no column 'Art'; the file has Subject"):
-        read_experiment(file, filter="Art=x")
+        read(table, filter="Art=x")
 
 
-def test_answers_of_pcibex_belong_to_the_text_before_them_and_practice_goes_with_its_answers(
-    tmp_path,
-):
+def test_answers_of_pcibex_belong_to_the_text_before_them_and_practice_has_its_own(read):
     """ "yes" answers the key F, which is right in two of three trials that are no practice."""
     head = ["Results reception time", "MD5 hash of participant's IP address", "Label"]
     head += ["PennElementType", "Parameter", "Value", "correct_answer", "Reading time", "Sentence"]
@@ -371,8 +371,8 @@ def test_answers_of_pcibex_belong_to_the_text_before_them_and_practice_goes_with
         lines += [f"{before},Controller-DashedSentence,{k},w{k},F,{300 + k},s{n}" for k in (1, 2)]
         lines.append(f"{before},Selector,Selection,{answer},F")
         lines.append(f"{before},PennController,_Trial_,End,F")
-    (tmp_path / "results").write_text("\n".join(["#", *lines]))
-    corpus = read_experiment(tmp_path / "results")
+    text = "\n".join(["#", *lines])
+    corpus = read(text)
     assert corpus.questions.to_numpy().tolist() == [
         ["17-ab", "s1", 1.0], ["17-ab", "s2", 0.0], ["17-ab", "s3", 1.0]
     ]  # fmt: skip
@@ -380,35 +380,29 @@ def test_answers_of_pcibex_belong_to_the_text_before_them_and_practice_goes_with
     assert "of 16 rows 6 hold words, 3 answers" in corpus.notes[0]
     assert "left out: 3 rows of practice" in corpus.notes[0]
     assert "4 rows that are neither" in corpus.notes[0]
-    everything = read_experiment(tmp_path / "results", filter="Label=*")
-    assert everything.accuracy.to_dict() == {"17-ab": 0.75}
+    assert read(text, filter="Label=*").accuracy.to_dict() == {"17-ab": 0.75}
 
 
-def test_versions_of_an_item_are_texts_of_their_own(tmp_path):
+def test_versions_of_an_item_are_texts_of_their_own(read):
     table = lab(Condition=lambda t: np.where(t["person"] == "p1", "a", "b"))
     table["word"] = np.where(table["Condition"] == "b", table["word"] + "x", table["word"])
-    table.to_csv(tmp_path / "lab.csv", index=False)
-    corpus = read_experiment(tmp_path / "lab.csv")
+    corpus = read(table)
     assert corpus.words["text_id"].unique().tolist() == ["1-a", "1-b", "2-a", "2-b"]
     assert corpus.words["item"].unique().tolist() == ["1", "2"]
     assert "text = item + Condition" in corpus.notes[0]
     table = table.rename(columns={"Condition": "Zz"})
-    table.to_csv(tmp_path / "lab.csv", index=False)
     with pytest.raises(FrameError, match=r"text='\.\.\.'\), or the one .* condition='\.\.\.'"):
-        read_experiment(tmp_path / "lab.csv")
-    told = read_experiment(tmp_path / "lab.csv", condition="Zz")
-    pd.testing.assert_frame_equal(told.readings, corpus.readings)
+        read(table)
+    pd.testing.assert_frame_equal(read(table, condition="Zz").readings, corpus.readings)
 
 
-def test_answers_beside_the_words_are_questions_with_accuracy_by_reader(tmp_path):
+def test_answers_beside_the_words_are_questions_with_accuracy_by_reader(read):
     right = lambda t: np.where((t["person"] == "p2") & (t["item"] == "1"), 0, 1)  # noqa: E731
-    lab(Frage_korrekt=right).to_csv(tmp_path / "lab.csv", index=False)
-    corpus = read_experiment(tmp_path / "lab.csv")
-    words = {"Frage richtig?": lambda t: np.where(right(t), "ja", "nein")}
-    lab(**words).to_csv(tmp_path / "lab.csv", index=False)
+    corpus = read(lab(Frage_korrekt=right))
+    words = lab(**{"Frage richtig?": lambda t: np.where(right(t), "ja", "nein")})
     said = "answers ('Frage richtig?') are not graded: they are ['ja', 'nein']; answer= names"
-    assert said in " ".join(read_experiment(tmp_path / "lab.csv").notes)
-    told = read_experiment(tmp_path / "lab.csv", answer="Frage richtig?")
+    assert said in " ".join(read(words).notes)
+    told = read(words, answer="Frage richtig?")
     pd.testing.assert_frame_equal(told.questions, corpus.questions)
     assert len(corpus.questions) == 4
     assert corpus.accuracy.to_dict() == {"p1": 1.0, "p2": 0.5}
@@ -439,58 +433,44 @@ def test_fixations_off_the_words_are_left_out_and_counted():
         corpora.reading_measures(table.assign(word_id="x"))
 
 
-def test_a_group_stays_with_the_readings_and_dropped_columns_go(tmp_path):
-    lab(L1=study()["person"].map({"p1": "de", "p2": "en"}), x=1).to_csv(
-        tmp_path / "lab.csv", index=False
-    )
-    corpus = read_experiment(tmp_path / "lab.csv", group="L1", drop=["x"])
+def test_a_group_stays_with_the_readings_and_dropped_columns_go(read):
+    languages = study()["person"].map({"p1": "de", "p2": "en"})
+    corpus = read(lab(L1=languages, x=1), group="L1", drop=["x"])
     assert corpus.readings["L1"].unique().tolist() == ["de", "en"]
     assert "x" not in corpus.words and "x" not in corpus.readings
 
 
-@pytest.mark.parametrize("column", ["trial_type,phase", "practice"])
-def test_practice_is_found_in_whichever_column_names_it(column, tmp_path):
-    is_practice = study()["item"] == "1"
-    if column == "practice":
-        table = lab(practice=np.where(is_practice, "yes", "no"))
-    else:
-        table = lab(trial_type="spr", phase=np.where(is_practice, "practice", "main"))
-    table.to_csv(tmp_path / "lab.csv", index=False)
-    corpus = read_experiment(tmp_path / "lab.csv")
-    assert corpus.words["text_id"].unique().tolist() == ["2"]
-    name = column.split(",")[-1]
-    check(read_experiment(tmp_path / "lab.csv", filter=f"{name}=*"), study())
+@pytest.mark.parametrize("name", ["phase", "practice"])
+def test_practice_is_found_in_whichever_column_names_it(name, read):
+    words = ("practice", "main") if name == "phase" else ("yes", "no")
+    table = lab(trial_type="spr", **{name: np.where(study()["item"] == "1", *words)})
+    assert read(table).words["text_id"].unique().tolist() == ["2"]
+    check(read(table, filter=f"{name}=*"), study())
 
 
-def test_a_text_read_twice_needs_the_column_that_tells_the_times_apart(tmp_path):
-    twice = pd.concat([lab(Session=1), lab(Session=2)])
-    twice.rename(columns={"number": "WordNr"}).to_csv(tmp_path / "lab.csv", index=False)
+def test_a_text_read_twice_needs_the_column_that_tells_the_times_apart(read):
+    table = lab().rename(columns={"number": "WordNr"})
+    twice = pd.concat([table.assign(Session=1), table.assign(Session=2)])
     with pytest.raises(FrameError, match="condition='Session' .* person='Subject[+]Ses") as error:
-        read_experiment(tmp_path / "lab.csv")
+        read(twice)
     assert "np." not in str(error.value)
-    corpus = read_experiment(tmp_path / "lab.csv", condition="Session")
+    corpus = read(twice, condition="Session")
     assert corpus.words["text_id"].unique().tolist() == ["1-1", "1-2", "2-1", "2-2"]
-    readers = read_experiment(tmp_path / "lab.csv", person="Subject+Session").readings["subject"]
+    readers = read(twice, person="Subject+Session").readings["subject"]
     assert readers.nunique() == 2 * lab()["Subject"].nunique()
     # a number of each row tells nothing apart, and copies of rows are named as such
-    plain = twice.drop(columns="Session").rename(columns={"number": "WordNr"})
-    plain.assign(row=range(len(plain))).to_csv(tmp_path / "lab.csv", index=False)
+    copies = twice.drop(columns="Session")
     with pytest.raises(FrameError, match="no column tells them apart"):
-        read_experiment(tmp_path / "lab.csv")
-    plain.to_csv(tmp_path / "lab.csv", index=False)
-    with pytest.raises(FrameError, match=f"{len(lab())} of them are copies of whole rows"):
-        read_experiment(tmp_path / "lab.csv")
-    plain.drop_duplicates().to_csv(tmp_path / "lab.csv", index=False)
-    assert len(read_experiment(tmp_path / "lab.csv").readings) == len(lab())
+        read(copies.assign(row=range(len(copies))))
+    with pytest.raises(FrameError, match=f"{len(table)} of them are copies of whole rows"):
+        read(copies)
+    assert len(read(copies.drop_duplicates()).readings) == len(table)
 
 
-def test_times_in_seconds_of_a_table_are_a_warning_and_lists_need_no_text(tmp_path):
-    lab(ms=lambda t: t["ms"] / 1000).to_csv(tmp_path / "lab.csv", index=False)
+def test_times_in_seconds_of_a_table_are_a_warning_and_lists_need_no_text(read):
     with pytest.warns(RuntimeWarning, match="are these seconds"):
-        read_experiment(tmp_path / "lab.csv")
-    text = 'participant,sentence,key_resp.rt,expName\np,The dog.,"[0.35, 0.41]",e\n'
-    (tmp_path / "lab.csv").write_text(text)
-    corpus = read_experiment(tmp_path / "lab.csv")
+        read(lab(ms=lambda t: t["ms"] / 1000))
+    corpus = read('participant,sentence,key_resp.rt,expName\np,The dog.,"[0.35, 0.41]",e\n')
     assert corpus.words[["text_id", "word"]].to_numpy().tolist() == [
         ["The dog.", "The"],
         ["The dog.", "dog."],
@@ -506,8 +486,7 @@ def test_a_binary_file_of_excel_is_refused_by_what_helps(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "a,b\n", "# a comment\na,b\n1,2\n", "[{", "[1, 2]", "# 1. x\n1\n"]
 )
-def test_what_is_no_study_is_one_line(text, tmp_path):
-    (tmp_path / "r.csv").write_text(text)
+def test_what_is_no_study_is_one_line(text, read):
     with pytest.raises(FrameError) as error:
-        read_experiment(tmp_path / "r.csv")
-    assert "r.csv" in str(error.value) and "\n" not in str(error.value)
+        read(text)
+    assert "lab.csv" in str(error.value) and "\n" not in str(error.value)
