@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.corpora._formats import USUAL, Format, find, plain, series_of
-from psychlm.corpora._sniff import numbers_of, unique_columns
+from psychlm.corpora._sniff import numbers_of, unique_columns, with_header_as_row
 from psychlm.frames import format_names, is_numeric, label_of
 
 # cells that are no answer; with a key "None" may be a choice
@@ -323,8 +323,7 @@ def _with_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     names = [f"item {place}" for place in range(1, len(header) + 1)]
     if header[0] not in set(map(label_of, cells.iloc[:, 0].dropna())):
         names = ["column 1", *names[:-1]]
-    first = pd.DataFrame([header], columns=names)
-    return pd.concat([first, cells.set_axis(names, axis=1)], ignore_index=True)
+    return with_header_as_row(cells, names)
 
 
 def _without_labels(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from psychlm import frames
 from psychlm.corpora._formats import find
-from psychlm.corpora._sniff import read_table
+from psychlm.corpora._sniff import read_table, with_header_as_row
 from psychlm.data import DataError
 
 Source = str | Path
@@ -191,6 +191,5 @@ def records_of_table(file: Path) -> list[dict[str, Any]]:
     n_choices = cells.shape[1] - 2
     letters = [*ascii_uppercase[: max(n_choices, 0)]]
     if n_choices > 1 and cells.columns[-1] in letters and cells.iloc[:, -1].isin(letters).all():
-        first = pd.DataFrame([list(cells.columns)], columns=cells.columns)
-        cells = pd.concat([first, cells]).set_axis(["question", *letters, "answer"], axis=1)
+        cells = with_header_as_row(cells, ["question", *letters, "answer"])
     return cells.to_dict("records")

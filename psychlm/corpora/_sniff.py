@@ -104,14 +104,13 @@ def decode(
 def separator_of(lines: Sequence[str]) -> str:
     """Return the mark that occurs equally often in most of the first lines."""
     unquoted = [re.sub('"[^"]*"', "x", line) for line in lines[:20] if line]
-    best = ","
-    best_score = (0.0, 0)
-    for separator in SEPARATORS:
+
+    def regularity(separator: str) -> tuple[int, int]:
         (usual, n_lines), *_ = Counter(line.count(separator) for line in unquoted).most_common(1)
-        if usual and (score := (n_lines / len(unquoted), usual)) > best_score:
-            best = separator
-            best_score = score
-    if best_score[1] == 0 and len(unquoted) > 1:
+        return (n_lines, usual) if usual else (0, 0)
+
+    best = max(SEPARATORS, key=regularity)
+    if regularity(best) == (0, 0) and len(unquoted) > 1:
         # write.table of R: a header may lack the name of the column of row names
         counts = [len(line.split(" ")) for line in unquoted]
         if min(counts) > 1 and len(set(counts[1:])) == 1 and counts[1] - counts[0] in (0, 1):
@@ -246,6 +245,12 @@ def read_table(
     if not cells.shape[1]:
         raise FrameError(f"{path} is empty but for separators of cells, {separator!r}")
     return Table(_with_one_header(cells, notes), notes)
+
+
+def with_header_as_row(cells: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return a table without a header, whose first row was taken for it, under other names."""
+    first = pd.DataFrame([list(map(str, cells.columns))], columns=names)
+    return pd.concat([first, cells.set_axis(names, axis=1)], ignore_index=True)
 
 
 def _with_one_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

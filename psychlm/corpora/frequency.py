@@ -18,11 +18,10 @@ def log_frequency(
 ) -> pd.Series:
     """Return the logarithm of the frequency of each word, bare and in lower case.
 
-    With ``counts`` it is the natural logarithm of a word's count. With ``language`` it is on the
-    Zipf scale, the base-10 logarithm of the frequency per billion words (van Heuven, Mandera,
-    Keuleers & Brysbaert 2014), from the package wordfreq (Speer 2022), which adds up subtitles,
-    books, news, and the web. Words without a count have NaN. Neither case, nor the form of
-    apostrophes and accents matters in words or counts: the counts of "The" and "the" are added.
+    With ``counts`` it is the natural logarithm of a word's count; with ``language`` it is on the
+    Zipf scale, the base-10 logarithm of the frequency per billion words (van Heuven et al. 2014),
+    from the package wordfreq (Speer 2022). Words without a count have NaN. Neither case, nor the
+    form of apostrophes and accents matters: the counts of "The" and "the" are added.
 
     Parameters
     ----------

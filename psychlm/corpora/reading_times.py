@@ -131,11 +131,10 @@ def exclude(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Leave words, or readings, out by named steps, and count what each step removed.
 
-    A step takes a frame and returns which rows to leave out (bool). ``words`` are whole texts, and
-    each step takes all of them; the word after those left out goes too, since its predictors hold
-    the excluded word's. Of readings (a frame with a column ``subject``) a step takes those that the
-    steps before it left, as in a methods section: means and deviations are of these. The usual
-    steps of readings are :func:`trimming`.
+    A step takes a frame and returns which rows to leave out (bool). Of ``words``, whole texts, each
+    step takes all; the word after those left out goes too, since its predictors hold the excluded
+    word's. Of readings (with a column ``subject``; :func:`trimming`) a step takes those that the
+    steps before it left, as in a methods section: means and deviations are of these.
 
     Returns
     -------
@@ -221,22 +220,17 @@ def trimming(
     Parameters
     ----------
     measure : str
-        The column of times.
-    accuracy : mapping, optional
-        The share of right answers of each reader, as ``corpus.accuracy``; a reader without a known
-        answer is kept.
-    least_accuracy : float
-        Readers below it are left out.
+        The column of times (ms).
+    accuracy, least_accuracy : mapping, float
+        The share of right answers of each reader, as ``corpus.accuracy``, and the least that is
+        kept; a reader without a known answer is kept.
     longest_total_s : float, optional
         Readers whose times add up to more seconds are left out.
     shortest, longest : float, optional
         Times below or above are left out (ms).
-    sd : float, optional
-        Times more than so many standard deviations from the mean of their group are left out.
-    by : sequence of str
-        The columns that make groups: ``["subject", "condition"]``.
-    log : bool
-        Whether ``sd`` is of logarithms.
+    sd, by, log : float, sequence of str, bool
+        Times, or with ``log`` their logarithms, more than so many standard deviations from the mean
+        of their group are left out; ``by=["subject", "condition"]`` makes groups.
 
     Examples
     --------
