@@ -140,11 +140,13 @@ def kinds_of(rows: pd.DataFrame, name: str) -> pd.Series:
     return cells
 
 
-def practice_in(rows: pd.DataFrame, names: Iterable[str]) -> tuple[str, pd.Series]:
-    """Return the first column that tells practice from other trials, "" if none, and its rows."""
+def practice_in(
+    rows: pd.DataFrame, names: Iterable[str], is_trial: pd.Series
+) -> tuple[str, pd.Series]:
+    """Return the first column that tells practice from other trials, or "", and the practice."""
     for name in names:
         is_practice = kinds_of(rows, name).str.contains(PRACTICE).eq(True)
-        if is_practice.any() and not is_practice.all():
+        if 0 < is_practice[is_trial].sum() < is_trial.sum():
             return name, is_practice
     return "", pd.Series(False, rows.index)
 

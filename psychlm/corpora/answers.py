@@ -268,11 +268,10 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     table = table[~is_other].reset_index(drop=True)
     kinds = [name for name in table if plain(name) in OF_TRIALS and not told["filter"]]
     kinds = [name for name in kinds if kinds_of(table, name).nunique() <= MOST_KINDS]
-    name, is_practice = practice_in(table, kinds)
-    if name:
-        said = f"{is_practice.sum()} rows of practice ({name}) are left out; keep them: "
-        shape.notes.append(f"{said}filter='{name}=*'")
-        table = table[~is_practice].reset_index(drop=True)
+    name, is_practice = practice_in(table, kinds, pd.Series(True, table.index))
+    said = f"{is_practice.sum()} rows of practice ({name}) are left out; keep them: "
+    shape.notes += [f"{said}filter='{name}=*'"] if name else []
+    table = table[~is_practice].reset_index(drop=True)
     right = find(table, [*RIGHT, *RIGHT_BESIDE], [person, item, answer])
     given = as_text(table[answer]).astype("str").str.casefold()
     is_text = not is_numeric(numbers_of(table[answer])) and not given.dropna().isin([*GRADES]).all()

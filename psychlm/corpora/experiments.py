@@ -453,11 +453,10 @@ def _selected(
     if wanted:
         left_out.append(f"{int((~is_read).sum()):,} rows, by filter '{wanted}'")
     else:
-        name, _ = practice_in(rows[is_word], labels)
-        if name:
-            is_read = ~kinds_of(rows, name).str.contains(PRACTICE).eq(True)
-            said = f"rows of practice ({name}); keep them: filter='{name}=*'"
-            left_out.append(f"{(~is_read).sum():,} {said}")
+        name, is_practice = practice_in(rows, labels, is_word)
+        is_read = ~is_practice
+        said = f"{is_practice.sum():,} rows of practice ({name}); keep them: filter='{name}=*'"
+        left_out += [said] if name else []
     for name in labels:
         counts = kinds_of(rows, name)[is_read].value_counts()
         is_filler = counts.index.str.contains(FILLER)
