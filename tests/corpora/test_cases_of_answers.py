@@ -89,6 +89,7 @@ def test_labels_of_ratings_become_the_numbers_that_are_told_and_reversed_items_a
         corpora.read_answers(file, labels={word: n for word, n in labels.items() if n != 3})
 
 
+BLACKBOARD = ["Question ID", "Question", "Answer", "Possible Points", "Auto Score", "Manual Score"]
 VARIATIONS = {
     "item response warehouse": (
         "id,item,resp,wave\na,i1,1,1\na,i1,0,2\na,i2,1,1\nb,i1,1,1\nb,i2,0,1\n",
@@ -113,19 +114,7 @@ VARIATIONS = {
     ),
     "Blackboard, of which a person graded one answer": (
         "\t".join(
-            ["Username", "Last Name"]
-            + [
-                f"{name} {n}"
-                for n in (1, 2)
-                for name in (
-                    "Question ID",
-                    "Question",
-                    "Answer",
-                    "Possible Points",
-                    "Auto Score",
-                    "Manual Score",
-                )
-            ]
+            ["Username", "Last Name", *(f"{name} {n}" for n in (1, 2) for name in BLACKBOARD)]
         )
         + "\nu1\tA\tI1\t2+2?\t4\t5\t5.0\t\tI2\t3+3?\t7\t5\t0.0\t\n"
         + "u2\tC\tI1\t2+2?\t4\t5\t5.0\t\tI2\t3+3?\tsix\t5\t0.0\t5.0\n",
