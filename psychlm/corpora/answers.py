@@ -135,11 +135,12 @@ def read_answers(
     Parameters
     ----------
     path : path
-    person, item, answer : str, optional
-        The column of persons ("rows" numbers the rows), and those of items and answers in a long
-        table.
+    person : str, optional
+        The column of persons; "rows" numbers the rows.
     items, drop, group : sequences of str
         The columns that are items, those that are not read, and those that describe persons.
+    item, answer : str, optional
+        The columns of items and of answers in a long table.
     level : "binary", "ratings", "mixed" or "scores", optional
         What the answers are: 0 and 1, ratings, both, or any numbers; found unless given.
     key : path, mapping or Series, optional

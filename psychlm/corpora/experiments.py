@@ -76,11 +76,13 @@ def read_experiment(
         name is used where several words would stand at one place.
     answer : str, optional
         The column that says whether a question was answered rightly: 1 or 0, true, yes, ja ...
-    group, drop : str or sequence of str
-        Columns that tell groups of readers apart, which stay with the readings; and those left out.
+    group : str or sequence of str
+        Columns that tell groups of readers apart; they stay with the readings.
     filter : str, optional
         The rows that are read, "Label=experiment,filler"; several columns with ";". Practice is
         left out unless a filter is given, such as "Label=*" for all rows.
+    drop : str or sequence of str
+        Columns that are left out.
     missing : str or sequence of str
         What stands for a missing time beside empty cells and NA, as "-1".
     encoding : str, optional
