@@ -529,7 +529,9 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     raw = None
     responses = numbers[items]
     if key is not None and of_key:
-        raw = _answer_roles.in_case_of(key, marked[of_key].apply(as_text), notes)
+        raw = marked[of_key].apply(as_text)
+        raw = raw.astype(dict.fromkeys(raw.columns[raw.isna().all()], "str"))
+        raw = _answer_roles.in_case_of(key, raw, notes)
         responses = pd.concat([_answer_roles.graded_by(raw, key, notes), responses], axis=1)
     responses = responses[[name for name in shape.table if name in responses]]
     if level != "scores":

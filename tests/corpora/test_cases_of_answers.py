@@ -148,6 +148,12 @@ VARIATIONS = {
         [[1], [0]],
         "left out: q2 (no right answer in the key)",
     ),
+    "an item of the key that nobody answered": (
+        "id,q1,q2\n1,A,\n2,B,-\n",
+        {"key": {"q1": "A", "q2": "B"}},
+        [[1], [0]],
+        "left out: q2 (no answers)",
+    ),
     "a group with blanks": (
         "id,q1,q2,sex\n1,1,0,1\n2,0,1,2\n3,1,1,\n",
         {"group": "sex"},
