@@ -347,7 +347,7 @@ def shape_of(cells: pd.DataFrame, wide_items: bool) -> Shape:
     twice = _with_header(_without_labels(cells, notes), notes)
     cells = unique_columns(twice, number=True)
     form = next(f for f in FORMATS if not (f.name == LONG and wide_items) and f.fits(cells))
-    table, format_notes = form.prepare(cells) if form.prepare else (cells, [])
+    table, format_notes = form.prepare(cells) if form.prepare and len(cells) else (cells, [])
     shape = Shape(table, form.name, notes=notes + format_notes)
     if not form.columns:
         unique_columns(twice)

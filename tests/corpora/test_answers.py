@@ -158,6 +158,7 @@ JUDGED["samples"] = [{"id": 7, "scores": {"judge": {"value": "P"}}}]
         ("a.csv", "id,q1,q2\na,A,B\nb,C,B\n", {}, r"\['q1', 'q2'\] hold text such as .*need a key"),
         ("a.csv", ";", {}, "is empty but for separators of cells, ';'"),
         ("a.csv", "\n,,\n\n , \n", {}, "is empty but for separators of cells, ','"),
+        ("a.csv", "Name;Vorname;Note/2,00;F. 1 /2,00\n", {}, "the table is empty"),
         ("a.csv", RAW, {"key": {"q1": "B", "q3": "x"}}, "no column 'q3'; the file has q1, q2, sex"),
         ("a.csv", RAW, {"key": {"q1": "x", "q2": "y"}}, "nobody chose the right answer of .*'q1'"),
         ("a.csv", RATINGS, {}, "answers -9 lie apart from the scale, 1 to 5"),
