@@ -25,7 +25,7 @@ from device_paths import answers, difference, paths
 from torch.utils._pytree import tree_leaves
 
 from psychlm import irt, lm
-from psychlm.irt import _fit
+from psychlm.irt import starts
 
 
 costs = {"launches": 0, "bytes": 0, "waits": 0}
@@ -72,10 +72,10 @@ def refuses_what_is_not_here(work: Callable) -> bool:
 
 def mistakes() -> Iterator[tuple[str, Callable]]:
     """Yield two planted mistakes, which the stand-in must notice."""
-    matrix, grid = answers(200, 12), _fit.quadrature_grid
+    matrix, grid = answers(200, 12), starts.quadrature_grid
 
     def host_grid(device: str) -> irt.IRTFit:
-        with mock.patch.object(_fit, "quadrature_grid", lambda **_: grid(device="cpu")):
+        with mock.patch.object(starts, "quadrature_grid", lambda **_: grid(device="cpu")):
             return irt.fit(matrix, "2PL", device=device)
 
     yield "planted: host grid", host_grid

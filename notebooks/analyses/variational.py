@@ -22,8 +22,7 @@ from torch import Tensor
 
 from psychlm.device import Device
 from psychlm.frames import FrameError
-from psychlm.irt.em import EM, Settings
-from psychlm.irt.likelihood import Design
+from psychlm.irt.likelihood import Expectation
 from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, pick_device
 from psychlm.irt.result import IRTFit, IRTWarning
@@ -183,9 +182,8 @@ def infer(
     table = Logistic.table(np.stack([one, intercept, zero, one]), blocks).set_index(encoded.items)
     table["se_a"], table["c_is_free"], table["converged"] = np.nan, False, converged
 
-    design = Design(True, torch.zeros_like(items.mean, dtype=torch.bool), {})
-    em = EM(encoded, design, Settings(0, 0))
-    _, loglik = em.expect(parameters)
+    marginal = Expectation(encoded)
+    _, loglik = marginal.expect(parameters)
     return IRTFit(
         items=table,
         model="Rasch",
@@ -197,7 +195,7 @@ def infer(
         converged=converged,
         n_iterations=n_passes,
         ability_sd=sd,
-        loglik_error=em.grid_error(parameters, loglik),
-        quadrature=str(em.grid),
+        loglik_error=marginal.grid_error(parameters, loglik),
+        quadrature=str(marginal.grid),
         data_hash=encoded.data_hash,
     )

@@ -8,32 +8,22 @@ again on finer grids until a finer one changes nothing.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from psychlm.device import Device, record_use, torch_device
-from psychlm.frames import Repeated
+from psychlm.frames import Repeated, format_names
 from psychlm.irt._repeats import correlation_of_repeats
-from psychlm.irt.arrays import host, namespace, on_device
-from psychlm.irt.categories import AT_BOUND, LARGEST_LOG_SD, CategoryEM
+from psychlm.irt.arrays import host
 from psychlm.irt.climb import climb
-from psychlm.irt.em import EM, SCORING_STEPS, Climbable, Settings, squarem
-from psychlm.irt.likelihood import (
-    GRID_ERROR,
-    LARGEST_SLOPE,
-    QUADRATURE_ERROR,
-    SMALLEST_STEP,
-    Design,
-    QuadratureGrid,
-    bounded,
-    quadrature_grid,
-)
+from psychlm.irt.em import squarem, turned
+from psychlm.irt.engine import LARGEST_LOG_SD, Engine, Settings
+from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, SMALLEST_STEP, QuadratureGrid
 from psychlm.irt.priors import Prior
-from psychlm.irt.response_functions import Logistic, model_named
+from psychlm.irt.response_functions import model_named
 from psychlm.irt.response_matrix import NUMPY_CELLS, few_threads, pick_device
 from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import (
@@ -42,24 +32,17 @@ from psychlm.irt.specification import (
     Solution,
     Specification,
     check_answers,
-    earlier_rows,
-    problems,
     specify,
 )
 from psychlm.irt.standard_errors import EXACT_PARAMETERS
 from psychlm.irt.standard_errors import standard_errors as errors_of
-from psychlm.irt.starts import START_COMMON_GUESSING, better_starts, start_from_scores
+from psychlm.irt.starts import better_starts, starts_of
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
-ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
-START_GUESSING = 0.02
-FIRST_STEPS = 20  # EM steps before Newton's method
-GUESSED_STEPS = 6  # the same with guessing, where EM soon stops gaining
-COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
-ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
-ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
+AT_BOUND = 2e-6  # distance of an asymptote from 0 and 1 at which it has no error
 DEPENDENT = 0.05  # intraclass correlation of repeats given ability that is worth a warning
 SMALL_GAIN = 1e-3  # nats, that another start must gain at the end
 
@@ -247,41 +230,34 @@ def solve(
 ) -> Solution:
     """Climb from every start, on finer grids while the log-likelihood moves; give the errors."""
     where = device_of_fit(spec, device)
-    em: Climbable
-    starts: Iterable
     with few_threads(spec.answers.values.size):
+        em = Engine(spec, settings, where)
+        ends = [finish(em, begin) for begin in starts_of(em, start)]
+        x, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
+        posterior, _ = em.expect(x)
         if spec.takes_products:
-            free = on_device(np.isnan(spec.fixed[2]), where)
-            common = [spec.tied(kind) == "all" for kind in (0, 2)]
-            design = Design(common[0], free, spec.priors, common[1])
-            em = EM(spec.answers.on(where), design, settings)
-            starts = starts_by_products(em, spec, start)
-        else:
-            em = CategoryEM(spec, settings, where)
-            starts = em.starts(start)
-        ends = [finish(em, begin) for begin in starts]
-        parameters, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
-        posterior, _ = em.expect(parameters)
-        parameters = em.turned(parameters, posterior)
-        values, mean, sd = map(host, em.unpack(parameters))
+            x = turned(em, x, posterior)
+        values, mean, sd = map(host, em.unpack(x))
         blocks = np.full((values.shape[1], len(values), len(values)), np.nan)
         variances = np.full((2, len(sd)), np.nan)
         covariance = None
         if standard_errors:
-            blocks, variances, covariance = errors_of(em, parameters, spec, sandwich)
+            blocks, variances, covariance = errors_of(em, x, spec, sandwich)
         se_mean, se_log_sd = np.sqrt(variances)
         loglik = float(posterior.loglik @ em.count)
-        runaway = host(em.items(parameters).steepness >= LARGEST_SLOPE)
+        runaway = host(em.items(x).steepness >= LARGEST_SLOPE)
 
     # What a reader of the estimates must know, item by item, in any group.
     settled = settled & ~runaway
     item = np.array(spec.columns)[:, 0]
     free = np.isnan(spec.fixed)[:, item]
-    asymptote = np.array(spec.row_kinds)[:, None] > 1
-    ended = asymptote & (np.minimum(values, 1 - values) < AT_BOUND)  # at 0 itself is a maximum
+    kinds = np.array(spec.row_kinds)
+    ended = (kinds[:, None] > 1) & (np.minimum(values, 1 - values) < AT_BOUND)
     lacking = free & ~ended & np.isnan(blocks.diagonal(axis1=1, axis2=2).T) & standard_errors
     marks = {"runaway": runaway, "unsettled": ~settled & ~runaway}
-    marks["at_bound"] = (free & ended & (values != 0)).any(0)
+    # Without upper asymptotes an item whose guessing ends at 0 is one of the 2PL.
+    has_upper = bool((spec.fixed[kinds == 3] != 1).any())
+    marks["at_bound"] = (free & ended).any(0) & has_upper
     marks["unknown"] = lacking.any(0) & ~runaway
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
     at_limit = np.abs(np.log(sd)) > LARGEST_LOG_SD - 1e-6
@@ -296,9 +272,9 @@ def solve(
         blocks=blocks,
         groups={"mean": mean, "sd": sd, "se_mean": se_mean, "se_sd": se_log_sd * sd},
         covariance=covariance,
-        n_parameters=len(em.inside(parameters)),
+        n_parameters=len(x),
         loglik=loglik,
-        log_prior=float(em.log_prior(parameters)),
+        log_prior=float(em.log_prior(x)),
         n_iterations=em.n_steps,
         loglik_error=error,
         quadrature=str(em.grid),
@@ -318,114 +294,64 @@ def device_of_fit(spec: Specification, device: Device) -> torch.device | None:
     return pick_device(device, "irt.fit", size)
 
 
-def starting_values(spec: Specification, em: EM, start: pd.DataFrame | None) -> list[Logistic]:
-    """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
-
-    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
-    scores see guessing where there is none.
-    """
-    responses = em.responses
-    design = em.design
-    device = responses.device
-    free = np.isnan(spec.fixed[2])
-    if start is not None:
-        rows = earlier_rows(spec, start)
-        if spec.positive_slopes:
-            rows[0] = np.abs(rows[0])
-        if design.common_slope:
-            rows[0] = rows[0].mean()
-        if "guessing" in spec.priors:  # a beta density is 0 where c is, as in a 2PL
-            rows[2] = rows[2].clip(START_GUESSING, 1 - START_GUESSING)
-        rows[2] = np.where(free, rows[2], spec.fixed[2])
-        return [Logistic(on_device(rows[: Logistic.n_rows(spec.fixed)], device))]
-    rows = spec.model.form.starts(spec.answers.category_counts, spec.fixed, (0.0, 1.0))
-    plain = Logistic(on_device(rows[: Logistic.n_rows(spec.fixed)], device))
-    if not free.any():
-        return [plain]
-    without = replace(
-        design,
-        guessing_free=design.guessing_free & False,
-        priors={name: prior for name, prior in design.priors.items() if name != "guessing"},
-        common_guessing=False,
-        largest_slope=ROUGH_SLOPE,
-    )
-    rough, _ = squarem(EM(responses, without, em.settings), plain, ROUGH, GUESSED_STEPS)
-    begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
-    values = rough.values
-    values[2] = namespace(values).where(design.guessing_free, begin, plain.guessing)
-    return [start_from_scores(responses, design, plain.guessing), rough]
-
-
-def starts_by_products(em: EM, spec: Specification, start: pd.DataFrame | None) -> list[Logistic]:
-    """Return where to climb from: where first steps from every start reached most, if few items.
-
-    Newton's method, which follows, builds the information matrix whole.
-    """
-    starts = starting_values(spec, em, start)
-    guessed = len(starts[0].values) > 2
-    if len(starts[0].values[:3]) * em.responses.n_items > EXACT_PARAMETERS:
-        em.first_steps = None
-        return starts
-    first, *others = approach(em, starts, guessed)
-    if guessed:  # EM's steps become so small that they look like convergence
-        em.others = others
-    else:
-        em.first_steps = FIRST_STEPS
-    return [first]
-
-
-def approach(em: EM, starts: list[Logistic], guessed: bool) -> list[Logistic]:
-    """Return parameters near a maximum, reached on a coarse grid, then those of the other starts.
-
-    Such a grid resolves no steep slopes, which are held at a bound. With guessing the climb goes on
-    from where the first EM steps reached most, and Newton's method follows.
-    """
-    design = em.design
-    em.design = replace(design, largest_slope=ROUGH_SLOPE)
-    em.quadrature_error = ROUGH_GAIN
-    em.scoring_steps = 1 if guessed else SCORING_STEPS
-    climbed = []
-    for start in starts:
-        em.grid = quadrature_grid(device=em.responses.device)
-        n_steps = COMPARED_STEPS if guessed else FIRST_STEPS
-        parameters, _ = squarem(em, bounded(start, ROUGH_SLOPE), ROUGH, n_steps)
-        climbed.append((em.expect(parameters)[1], parameters))
-    first, *others = [end for _, end in sorted(climbed, key=lambda end: -end[0])]
-    if guessed:
-        first, _ = squarem(em, first, ROUGH, GUESSED_STEPS)
-        first, *_ = climb(em, first, ROUGH_GAIN)
-    em.design = design
-    em.quadrature_error = QUADRATURE_ERROR
-    em.scoring_steps = SCORING_STEPS
-    return [first, *others]
-
-
-def finish(em: Any, parameters: Any) -> tuple[Any, np.ndarray, QuadratureGrid, float, float]:
+def finish(em: Engine, x: Tensor) -> tuple[Tensor, np.ndarray, QuadratureGrid, float, float]:
     """Climb to a maximum, on finer grids while the log-likelihood moves.
 
     With guessing other starts of single items are tried, and the climb goes on from what gains.
-    Return parameters, which items have converged, the grid, by how much a finer one would move the
+    Return estimates, which columns have converged, the grid, by how much a finer one would move the
     log-likelihood, and log-likelihood plus log prior.
     """
     settings = em.settings
     others = em.others
     while True:
-        converged: Any = np.array(False)
+        done = False
         if em.first_steps != 0:
-            parameters, done = squarem(em, parameters, settings.tolerance, em.first_steps)
-            converged = np.array(done)
-        if em.first_steps is None or converged or em.n_steps >= settings.max_iterations:
-            _, objective = em.expect(parameters)
+            x, done = squarem(em, x, settings.tolerance, em.first_steps)
+        converged = np.full(em.n_columns, done)
+        if em.first_steps is None or done or em.n_steps >= settings.max_iterations:
+            _, objective = em.expect(x)
         else:
-            parameters, objective, converged = climb(em, parameters)
+            x, objective, off = climb(em, x)
+            converged = ~em.columns_with(host(off) & em.inside(x))  # bounds have their own messages
         exhausted = em.n_steps >= settings.max_iterations
         if others is not None and not exhausted:
-            other = better_starts(em, parameters, SMALL_GAIN, others)
+            other = better_starts(em, x, SMALL_GAIN, others)
             if other is not None:
-                parameters = other
+                x = other
                 continue
             others = None
-        error = em.grid_error(parameters, objective)
+        error = em.grid_error(x, objective)
         if not error > GRID_ERROR or em.grid.step <= SMALLEST_STEP or exhausted:
-            return parameters, host(converged), em.grid, error, objective
+            return x, converged, em.grid, error, objective
         em.grid = em.grid.halved()
+
+
+def problems(items: pd.Index, em: Engine, loglik_error: float, **marks: np.ndarray) -> list[str]:
+    """Return what a reader of the estimates must know, one message per problem.
+
+    Marks by item are ``runaway`` slopes, no convergence (``unsettled``), asymptotes ``at_bound``,
+    and no standard errors though they were asked for (``unknown``).
+    """
+    texts = {
+        "runaway": f"items {{}} have slopes at the bound, {LARGEST_SLOPE:g}: correct and wrong "
+        "responses are separated by ability, and the likelihood may have no finite maximum; drop "
+        'them, or give a prior: priors={{"slope": LogNormal(0, 0.5)}}',
+        "unsettled": f"no convergence of items {{}} in {em.n_steps} steps; raise max_iterations, "
+        "free fewer parameters, or give a 3PL a prior: "
+        'priors={{"guessing": Beta(5, 17)}}',
+        "at_bound": "asymptotes of items {} ended at 0 or 1 and have no standard errors; a prior "
+        'keeps them inside: priors={{"guessing": Beta(5, 17), "upper": Beta(17, 2)}}',
+        "unknown": "items {} lie too near a ridge of the likelihood to have standard errors",
+    }
+    if marks["unknown"].all():
+        texts["unknown"] = (
+            "the observed information is not positive definite at the estimates, so there are no "
+            "standard errors"
+        )
+    to_say = [name for name in texts if name in marks and marks[name].any()]
+    messages = [texts[name].format(format_names(items[marks[name]])) for name in to_say]
+    if loglik_error > GRID_ERROR:
+        messages.append(
+            f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {em.grid}"
+        )
+    return messages

@@ -47,6 +47,13 @@ def zeros(like: Any, *shape: int) -> Any:
     return np.zeros(shape, like.dtype) if namespace(like) is np else like.new_zeros(shape)
 
 
+def added(values: Any, index: Any, changes: Any) -> Any:
+    """Return values (n,) with changes added at these numbers, which may repeat."""
+    if namespace(values) is np:
+        return values + np.bincount(index, changes, len(values))
+    return values.index_add(0, index, changes)
+
+
 def as_type(x: Any, name: str) -> Any:
     """Return an array of the type of this name, such as "float32"."""
     return x.astype(name, copy=False) if namespace(x) is np else x.to(getattr(namespace(x), name))

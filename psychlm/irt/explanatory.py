@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -29,8 +28,8 @@ from torch import Tensor
 
 from psychlm.frames import FrameError, refuse
 from psychlm.irt.dif import compared_persons
-from psychlm.irt.em import Expectation, Settings
-from psychlm.irt.likelihood import integrate, node_loglik, quadrature_grid
+from psychlm.irt.engine import Settings
+from psychlm.irt.likelihood import Expectation, integrate, node_loglik
 from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import ResponseMatrix, uncompressed
 from psychlm.irt.specification import IRTWarning, Solution, Specification
@@ -53,8 +52,8 @@ class Marginal(Expectation):
     quadrature_error = 1e-6  # nats
 
     def __init__(self, responses: ResponseMatrix, sd_of_cell: Array) -> None:
-        self.responses, self.sd_of_cell = responses, torch.from_numpy(sd_of_cell)
-        self.count, self.grid = responses.count, quadrature_grid()
+        super().__init__(responses)
+        self.sd_of_cell = torch.from_numpy(sd_of_cell)
         # Persons who were asked the same cells, as often, share a term of the missing information.
         patterns, member = np.unique(responses.n_asked, axis=0, return_inverse=True)
         self.patterns = [
@@ -70,10 +69,9 @@ class Marginal(Expectation):
         """Return the cells' curves, in units of each person's group's sd of ability."""
         return Logistic(torch.stack([sd[self.sd_of_cell], -b]))
 
-    def integrand(self, values: tuple[Tensor, Tensor]) -> tuple[Callable, Tensor, Callable, float]:
-        """Return log-likelihood and slopes of difficulties and sds, and N(0, 1) without a prior."""
-        curves = self.curves(*values)
-        return partial(node_loglik, self.responses, curves), curves.slope, lambda grid: grid, 0.0
+    def items(self, values: tuple[Tensor, Tensor]) -> Logistic:
+        """Return the curves of difficulties and sds."""
+        return self.curves(*values)
 
     def __call__(self, b: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the log-likelihood, its gradient (m,) and the observed information (m, m)."""

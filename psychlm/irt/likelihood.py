@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from psychlm.irt.arrays import device_of, log_sigmoid, namespace, on_device, sigmoid, zeros
-from psychlm.irt.priors import Prior
-from psychlm.irt.response_functions import KINDS, Logistic, ResponseFunction
+from psychlm.irt.response_functions import Logistic, ResponseFunction
 from psychlm.irt.response_matrix import ResponseMatrix
 
 if TYPE_CHECKING:
@@ -168,57 +168,6 @@ def refined_grid(
     return quadrature_grid(grid.step, grid.refinement * 2, grid.span, device)
 
 
-@dataclass(frozen=True)
-class Design:
-    """Which parameters are free, and the priors on them."""
-
-    common_slope: bool  # 1PL, and the Rasch model in standard-normal units
-    guessing_free: Tensor  # (n_items,) bool
-    priors: dict[str, Prior]
-    common_guessing: bool = False  # one free guessing parameter for all items
-    largest_slope: float = LARGEST_SLOPE  # bound on slopes of either sign
-
-    @property
-    def common(self) -> tuple[bool, bool, bool]:
-        """Which of slope, intercept and guessing all items share."""
-        return self.common_slope, False, self.common_guessing
-
-    def free(self, n_rows: int = 3) -> Tensor:
-        """Return which of (slope, intercept, guessing) are estimated, shape (n_rows, n_items)."""
-        always = self.guessing_free | True
-        return namespace(always).stack([always, always, self.guessing_free][:n_rows])
-
-    def free_by_item(self, n_rows: int) -> Tensor:
-        """Return which parameters an item has for itself, shape (n_rows, n_items)."""
-        free = self.free(n_rows)
-        free[0] &= not self.common_slope
-        free[2:] &= not self.common_guessing
-        return free
-
-    def prior_terms(self, table: Tensor, free: Tensor) -> Tensor:
-        """Return the priors' log density, and its first and second derivatives, by parameter.
-
-        ``table`` holds slopes, intercepts (and guessing) by row, of which ``free`` ones count; the
-        result is (3, n_rows, n_items).
-        """
-        xp = namespace(table)
-        terms = zeros(table, 3, *table.shape)
-        for row, name in enumerate(KINDS[: len(table)]):
-            if name in self.priors:
-                prior = self.priors[name]
-                values = [prior.log_density(table[row]), *prior.derivatives(table[row])]
-                terms[:, row] = xp.where(free[row], xp.stack(values), 0.0)
-        return terms
-
-
-def bounded(parameters: Logistic, largest: float) -> Logistic:
-    """Return the parameters with no slope beyond the largest; curves keep their location."""
-    values = parameters.values + 0.0
-    values[1] *= (largest / abs(values[0])).clip(None, 1.0)
-    values[0] = values[0].clip(-largest, largest)
-    return Logistic(values)
-
-
 def node_loglik(responses: ResponseMatrix, items: ResponseFunction, nodes: Tensor) -> Tensor:
     """Return log P(responses | node) for every distinct row, shape (n_rows, n_nodes), in nats."""
     xp = namespace(nodes)
@@ -306,3 +255,47 @@ def resolve(
         if len(better.nodes) > len(grid.nodes):
             at_nodes = loglik_at(better.nodes)
         grid = better
+
+
+class Expectation:
+    """The E-step of a data set: posteriors of ability, on a grid that resolves them.
+
+    Parameters are the items, and ability is N(0, 1), unless a subclass says otherwise.
+    """
+
+    quadrature_error = QUADRATURE_ERROR  # nats, of the grid
+
+    def __init__(self, responses: ResponseMatrix) -> None:
+        self.responses = responses
+        self.count = responses.count  # (n_rows,) persons
+        self.grid = quadrature_grid(device=responses.device)
+
+    def items(self, parameters: Any) -> ResponseFunction:
+        """Return the items with these parameters."""
+        return parameters
+
+    def density(self, parameters: Any) -> Callable[[QuadratureGrid], QuadratureGrid]:
+        """Return what weights a grid with the density of ability."""
+        return lambda grid: grid
+
+    def log_prior(self, parameters: Any) -> Tensor | float:
+        """Return the log density of the priors, in nats."""
+        return 0.0
+
+    def expect(self, parameters: Any) -> tuple[Posterior, float]:
+        """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
+        items = self.items(parameters)
+        loglik_at = partial(node_loglik, self.responses, items)
+        weighted = self.density(parameters)
+        self.grid, _, posterior = resolve(
+            loglik_at, items.steepness, self.count, self.grid, self.quadrature_error, weighted
+        )
+        return posterior, float(posterior.loglik @ self.count + self.log_prior(parameters))
+
+    def grid_error(self, parameters: Any, objective: float) -> float:
+        """Return by how many nats the objective moves on a grid of half the step."""
+        finer = self.grid.halved()
+        at_nodes = node_loglik(self.responses, self.items(parameters), finer.nodes)
+        posterior = integrate(at_nodes, self.density(parameters)(finer))
+        value = float(posterior.loglik @ self.count + self.log_prior(parameters))
+        return abs(value - objective)

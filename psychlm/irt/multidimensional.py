@@ -32,11 +32,11 @@ from torch import Tensor
 
 from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.arrays import positive_inverse
-from psychlm.irt.categories import starting_cells
 from psychlm.irt.likelihood import LARGEST_SLOPE
 from psychlm.irt.response_matrix import MISSING, counts_by_category, few_threads
 from psychlm.irt.result import InformationCriteria
 from psychlm.irt.specification import IRTWarning, Specification, check_answers, specify
+from psychlm.irt.starts import starting_cells
 
 MODELS = ("2PL", "graded", "gpcm")
 STEP = 0.5  # of the grids, in standard deviations of ability, to begin with
@@ -462,7 +462,7 @@ class _Integral:
     def start(self) -> np.ndarray:
         """Return the items' slopes and intercepts as if all measured one ability."""
         responses = self.spec
-        cells = starting_cells(responses, (0.0, 1.0), None)[: responses.fixed.size]
+        cells = starting_cells(responses, (0.0, 1.0))[: responses.fixed.size]
         rows = cells.reshape(responses.fixed.shape)
         own = np.full(self.sizes[1], 0.5)
         if not self.proportional:

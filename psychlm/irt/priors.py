@@ -35,6 +35,10 @@ class Prior(ABC):
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
 
+    def terms(self, x: Tensor) -> Tensor:
+        """Return the log density with its first and second derivatives, (3, n)."""
+        return namespace(x).stack([self.log_density(x), *self.derivatives(x)])
+
 
 @dataclass(frozen=True)
 class Beta(Prior):
@@ -93,3 +97,23 @@ class LogNormal(Prior):
         """Return the first and second derivative of the log density."""
         z = (namespace(x).log(x) - self.mean) / self.sd**2
         return -(1 + z) / x, (1 + z - 1 / self.sd**2) / x**2
+
+
+@dataclass(frozen=True)
+class OfLogit(Prior):
+    """A density of the logit of an asymptote x, as in mirt: no Jacobian stands beside it."""
+
+    prior: Prior
+
+    def __post_init__(self) -> None:
+        """The prior has been checked."""
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Return the log density of the logit, in nats."""
+        return self.prior.log_density(namespace(x).log(x) - namespace(x).log1p(-x))
+
+    def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first and second derivative of the log density by the asymptote."""
+        first, second = self.prior.derivatives(namespace(x).log(x) - namespace(x).log1p(-x))
+        slope = 1 / (x * (1 - x))  # of the logit
+        return first * slope, (second + first * (2 * x - 1)) * slope**2

@@ -18,11 +18,17 @@ import pandas as pd
 
 from psychlm.frames import FrameError, refuse
 from psychlm.irt._fit import solve
-from psychlm.irt.em import Settings
+from psychlm.irt.engine import Settings
 from psychlm.irt.response_functions import MODELS
 from psychlm.irt.response_matrix import encode_ratings, few_threads
 from psychlm.irt.result import IRTFit, result_of
-from psychlm.irt.specification import IRTWarning, ParameterMap, Specification, tied_parameters
+from psychlm.irt.specification import (
+    LOCATION,
+    IRTWarning,
+    ParameterMap,
+    Specification,
+    tied_parameters,
+)
 from psychlm.irt.standard_errors import covariance_of
 
 
@@ -135,7 +141,7 @@ def fit_raters(judgements: pd.DataFrame) -> RaterFit:
         of_row = np.isnan(fixed[row])[:, None] * contrasts[of_rater]
         severity[row * n_cells : (row + 1) * n_cells] = -of_row
     names = pd.MultiIndex.from_product([raters[:-1], ["severity"]])
-    facets = ParameterMap(severity, np.full(len(raters) - 1, n_rows), names)
+    facets = ParameterMap.of(severity, np.full(len(raters) - 1, LOCATION), names)
     spec = replace(spec, facets=facets)
     with few_threads(encoded.values.size):
         solution = solve(spec, None, True, Settings(1e-4, 500))

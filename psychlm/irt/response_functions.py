@@ -283,7 +283,7 @@ class Dichotomous(ResponseFunction):
     @classmethod
     def symbols(cls, n_rows: int) -> list[str]:
         """Return the names of the estimates."""
-        return ["a", "d", "logit c", "logit u"][:n_rows]
+        return ["a", "d", "c", "u"][:n_rows]
 
     @classmethod
     def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
@@ -789,7 +789,7 @@ class MixedFormats(ResponseFunction):
     @classmethod
     def symbols(cls, n_rows: int) -> list[str]:
         """Return the names of the rows; d1 is the intercept of logistic items too."""
-        return ["a", *(f"d{k}" for k in range(1, n_rows - 2)), "logit c", "logit u"]
+        return ["a", *(f"d{k}" for k in range(1, n_rows - 2)), "c", "u"]
 
     def of_items(self, chosen: np.ndarray | slice) -> MixedFormats:
         """Return some of the items, by their numbers."""

@@ -321,7 +321,7 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
             items["fixed"] = ~np.isnan(spec.fixed[1])
         items["converged"] = solution.converged[spec.places(g)]
         by_group[group] = items
-        symbols = ["a", "d", "c", "u"] if model.dichotomous else model.form.symbols(len(values))
+        symbols = model.form.symbols(len(values))
         numbers[group] = pd.DataFrame(number.T, spec.items, symbols)
     groups = None
     group_items = None

@@ -1,7 +1,7 @@
 """What is estimated: items and their forms, what is free, fixed or equal, groups and priors.
 
-One table serves all models: a *cell* is a parameter of an item in a group, and a linear map leads
-from the estimates to the cells. Most maps are those of equal parameters: 0 and 1.
+One table serves all models: a *cell* is a parameter of an item in a group, and a sparse linear map
+leads from the estimates to the cells. Most maps are those of equal parameters: 0 and 1.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, Repeated, by_person, checked_weights, format_names, refuse
-from psychlm.irt.em import Expectation
-from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
-from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
+from psychlm.irt.priors import Beta, LogNormal, Normal, OfLogit, Prior
 from psychlm.irt.response_functions import (
     FORMATS,
     KINDS,
@@ -47,6 +45,8 @@ PRIORS: dict[str, tuple[type, ...]] = {
     "guessing": (Beta, Normal),
     "upper": (Beta, Normal),
 }
+LOCATION = 4  # kind of an estimate that has no bounds: a mean, or a step that items share
+LOG_SD = 5  # of a standard deviation of ability
 Names: TypeAlias = Sequence | pd.Index | str
 
 
@@ -54,12 +54,42 @@ class IRTWarning(UserWarning):
     """A fit that needs a second look: what happened, to which items, and what to do."""
 
 
-class ParameterMap(NamedTuple):
-    """What is estimated: cells = their fixed values + basis @ estimates."""
+@dataclass(frozen=True)
+class ParameterMap:
+    """What is estimated: every cell is its fixed value + the sum of coefficient * estimate."""
 
-    basis: np.ndarray  # (n_cells, n_estimates); a row of 0 is a fixed cell
-    kinds: np.ndarray  # (n_estimates,) row of parameters; n_rows: free of bounds; then a log sd
+    cell: np.ndarray  # (n_entries,) numbers of the cells, in the order of the estimates
+    estimate: np.ndarray  # (n_entries,) number of the estimate
+    coefficient: np.ndarray  # (n_entries,)
+    kinds: np.ndarray  # (n_estimates,) number in KINDS, or LOCATION or LOG_SD
     names: pd.MultiIndex  # (item or group, symbol)
+    n_cells: int
+
+    @classmethod
+    def of(cls, basis: np.ndarray, kinds: np.ndarray, names: pd.MultiIndex) -> ParameterMap:
+        """Return the map of a matrix (n_cells, n_estimates)."""
+        estimate, cell = np.nonzero(basis.T)
+        return cls(cell, estimate, basis[cell, estimate], kinds, names, len(basis))
+
+    @property
+    def basis(self) -> np.ndarray:
+        """The matrix of the map, (n_cells, n_estimates)."""
+        basis = np.zeros((self.n_cells, len(self.kinds)))
+        basis[self.cell, self.estimate] = self.coefficient
+        return basis
+
+    @property
+    def first_cells(self) -> np.ndarray:
+        """Every estimate's first cell, (n_estimates,)."""
+        return self.cell[np.unique(self.estimate, return_index=True)[1]]
+
+    def nearest(self, cells: np.ndarray) -> np.ndarray:
+        """Return the estimates whose cells are nearest to values of them; means of equal ones."""
+        if len(np.unique(self.cell)) == len(self.cell) and (self.coefficient == 1).all():
+            return np.bincount(self.estimate, cells[self.cell]) / np.bincount(self.estimate)
+        basis = self.basis
+        free = basis.any(axis=1)
+        return np.linalg.lstsq(basis[free], cells[free], rcond=None)[0]
 
 
 @dataclass(frozen=True)
@@ -92,6 +122,16 @@ class Specification:
     def positive_slopes(self) -> bool:
         """Whether a prior leaves no slope at or below 0."""
         return isinstance(self.priors.get("slope"), LogNormal)
+
+    @property
+    def prior_densities(self) -> dict[str, Prior]:
+        """The priors as densities of the parameters; a normal one of asymptotes is of logits."""
+        return {
+            name: OfLogit(prior)
+            if name in ("guessing", "upper") and isinstance(prior, Normal)
+            else prior
+            for name, prior in self.priors.items()
+        }
 
     @property
     def differs(self) -> np.ndarray:
@@ -178,53 +218,66 @@ class Specification:
         and the logarithms of their sds. Equal cells share an estimate, which has the name of the
         first of them.
         """
-        columns = self.columns
+        columns = np.array(self.columns)
         n_rows = len(self.fixed)
-        by_group = [self.numbers(g) for g in range(len(self.groups))]
-        cells = [by_group[g][row, j] for row in range(n_rows) for j, g in columns]
+        n_groups = len(self.groups)
+        by_group = np.stack([self.numbers(g) for g in range(n_groups)])
+        numbers = [by_group[columns[:, 1], :, columns[:, 0]].T.ravel()]
         # Items that work alike in all groups show their means (intercepts) and spreads (slopes);
         # items of a bank show those of the reference group too.
         for linking in (1, 0):
-            linked = not self.freed[linking].all()
-            first = max(cells) + 1
-            cells += [
-                first + g if linked and (g or self.bank) else -1 for g in range(len(self.groups))
-            ]
-        labels = [
+            first = max(number.max() for number in numbers) + 1
+            shown = (np.arange(n_groups) > 0) | self.bank
+            shown &= not self.freed[linking].all()
+            numbers.append(np.where(shown, first + np.arange(n_groups), -1))
+        number = np.concatenate(numbers)
+        label, _ = pd.factorize(np.where(number < 0, np.nan, number))
+        cell = np.flatnonzero(label >= 0)
+        cell = cell[np.argsort(label[cell], kind="stable")]
+        estimate = label[cell]
+        firsts = cell[np.unique(estimate, return_index=True)[1]]
+
+        columns_names = [
             self.items[j] if g == 0 else f"{self.items[j]}, {self.groups[g]}" for j, g in columns
         ]
-        names = []
-        scale = "logit " if self.takes_products else ""  # which products have no need of
+        owners: list = []
+        symbols: list = []
         for kind, symbol in zip(self.row_kinds, self.model.form.symbols(n_rows), strict=True):
             shared = self.tied(kind) == "all" and not self.freed[kind].any()
-            names += [
-                (label, symbol.removeprefix(scale))
-                for label in (["all"] * len(columns) if shared else labels)
-            ]
-        groups = ["ability" if group is None else group for group in self.groups]
-        names += [(group, name) for name in ("mean", "log sd") for group in groups]
-        sizes = [len(columns)] * n_rows + [len(self.groups)] * 2
-        kinds = np.repeat(np.arange(n_rows + 2), sizes)
-        label, _ = pd.factorize(np.where(np.array(cells) < 0, np.nan, cells))
-        estimated = np.flatnonzero(label >= 0)
-        firsts = estimated[np.unique(label[estimated], return_index=True)[1]]
-        basis = np.zeros((len(cells), len(firsts)))
-        basis[estimated, label[estimated]] = 1.0
-        index = pd.MultiIndex.from_tuples([names[k] for k in firsts], names=["item", "parameter"])
-        whole = ParameterMap(basis, kinds[firsts], index)
+            owners += ["all"] * len(columns) if shared else columns_names
+            symbols += [symbol] * len(columns)
+        owners += ["ability" if group is None else group for group in self.groups] * 2
+        symbols += ["mean"] * n_groups + ["log sd"] * n_groups
+        kinds = np.repeat(
+            [*self.row_kinds, LOCATION, LOG_SD], [len(columns)] * n_rows + [n_groups] * 2
+        )
+        named = [pd.Index([names[k] for k in firsts]) for names in (owners, symbols)]
+        whole = ParameterMap(
+            cell,
+            estimate,
+            np.ones(len(cell)),
+            kinds[firsts],
+            pd.MultiIndex.from_arrays(named, names=["item", "parameter"]),
+            len(number),
+        )
         if self.model.common_steps:
             whole = with_common_steps(whole, n_rows, len(columns))
         if self.facets is None:
             return whole
-        both = zip(whole, self.facets, strict=True)
-        basis, kinds, index = (np.concatenate(pair, axis=-1) for pair in both)
-        return ParameterMap(basis, kinds, pd.MultiIndex.from_tuples(index, names=whole.names.names))
+        parts = whole, self.facets
+        names = [name for part in parts for name in part.names]
+        return ParameterMap.of(
+            np.hstack([part.basis for part in parts]),
+            np.concatenate([part.kinds for part in parts]),
+            pd.MultiIndex.from_tuples(names, names=whole.names.names),
+        )
 
 
 def with_common_steps(separate: ParameterMap, n_rows: int, n_columns: int) -> ParameterMap:
     """Return the map of a rating scale: intercept k of an item is d + t_k, with sum(t) = 0."""
-    basis, kinds, names = separate
-    row, column = np.divmod(basis.argmax(axis=0), n_columns)  # of every estimate's first cell
+    kinds = separate.kinds
+    names = separate.names
+    row, column = np.divmod(separate.first_cells, n_columns)
     is_step = (row > 0) & (row < n_rows)
     located, location = np.unique(column[is_step], return_inverse=True)
     contrasts = step_contrasts(n_rows - 1)
@@ -237,9 +290,9 @@ def with_common_steps(separate: ParameterMap, n_rows: int, n_columns: int) -> Pa
     labels = [*names[~is_step], *((item, "d") for item in items)]
     labels += [("all", f"t{k}") for k in range(2, n_rows)]
     n_free = [len(located), n_rows - 2]
-    return ParameterMap(
-        basis @ np.hstack([others, of_location, of_step]),
-        np.concatenate([kinds[~is_step], np.repeat([1, n_rows], n_free)]),
+    return ParameterMap.of(
+        separate.basis @ np.hstack([others, of_location, of_step]),
+        np.concatenate([kinds[~is_step], np.repeat([1, LOCATION], n_free)]),
         pd.MultiIndex.from_tuples(labels, names=names.names),
     )
 
@@ -298,39 +351,6 @@ class Solution:
     regression: pd.DataFrame | None = None  # of difficulties on covariates
     residual_sd: float = math.nan
     errors: str = "observed information"  # what standard errors come from
-
-
-def problems(
-    items: pd.Index, em: Expectation, loglik_error: float, **marks: np.ndarray
-) -> list[str]:
-    """Return what a reader of the estimates must know, one message per problem.
-
-    Marks by item are ``runaway`` slopes, no convergence (``unsettled``), asymptotes ``at_bound``,
-    and no standard errors though they were asked for (``unknown``).
-    """
-    texts = {
-        "runaway": f"items {{}} have slopes at the bound, {LARGEST_SLOPE:g}: correct and wrong "
-        "responses are separated by ability, and the likelihood may have no finite maximum; drop "
-        'them, or give a prior: priors={{"slope": LogNormal(0, 0.5)}}',
-        "unsettled": f"no convergence of items {{}} in {em.n_steps} steps; raise max_iterations, "
-        "free fewer parameters, or give a 3PL a prior: "
-        'priors={{"guessing": Beta(5, 17)}}',
-        "at_bound": "asymptotes of items {} ended at 0 or 1 and have no standard errors; a prior "
-        'keeps them inside: priors={{"guessing": Beta(5, 17), "upper": Beta(17, 2)}}',
-        "unknown": "items {} lie too near a ridge of the likelihood to have standard errors",
-    }
-    if marks["unknown"].all():
-        texts["unknown"] = (
-            "the observed information is not positive definite at the estimates, so there are no "
-            "standard errors"
-        )
-    to_say = [name for name in texts if name in marks and marks[name].any()]
-    messages = [texts[name].format(format_names(items[marks[name]])) for name in to_say]
-    if loglik_error > GRID_ERROR:
-        messages.append(
-            f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {em.grid}"
-        )
-    return messages
 
 
 def specify(
@@ -644,6 +664,8 @@ def check_links(spec: Specification) -> None:
 
     Such items have intercepts that are equal in all groups.
     """
+    if spec.groups == [None] and not spec.bank:
+        return
     if spec.freed[1].all() or "intercept" in spec.priors:  # means are fixed, or priors compare
         return
     answered = [spec.counts[spec.member == g].any((0, 2)) for g in range(len(spec.groups))]

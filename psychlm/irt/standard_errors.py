@@ -28,8 +28,6 @@ from psychlm.irt.arrays import (
     zeros,
 )
 from psychlm.irt.likelihood import (
-    LARGEST_SLOPE,
-    Design,
     QuadratureGrid,
     fine_posterior,
     item_gradient,
@@ -43,7 +41,7 @@ from psychlm.irt.response_matrix import Block
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from psychlm.irt.em import EM, Climbable
+    from psychlm.irt.engine import Engine
     from psychlm.irt.specification import Specification
 
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
@@ -56,36 +54,36 @@ ROUGH_POLYNOMIALS = 4
 
 
 def standard_errors(
-    em: Any, parameters: Any, spec: Specification, sandwich: bool = False
+    em: Engine, x: Tensor, spec: Specification, sandwich: bool = False
 ) -> tuple[np.ndarray, np.ndarray, pd.DataFrame | None]:
     """Return covariances of the parameters of every column, variances of moments, and of estimates.
 
     The first are (n_columns, n_rows, n_rows), the second of means and log sds of ability by group,
     (2, n_groups), NaN where unknown; the third, of all estimates, None where there are too many.
     """
-    inside = em.inside(parameters)
+    inside = em.inside(x)
     n_rows, n_columns, n_groups = len(spec.fixed), len(spec.columns), len(spec.groups)
-    whole = len(inside) <= max(EXACT_PARAMETERS, em.responses.n_persons)
+    parameters = spec.parameters
+    whole = len(x) <= max(EXACT_PARAMETERS, em.responses.n_persons)
     if spec.takes_products and not whole and not sandwich:
         from torch.linalg import LinAlgError
 
         blocks = np.full((n_columns, n_rows, n_rows), np.nan)
-        free = free_parameters(em.design, parameters)
-        chosen = host(free.T)
-        known = chosen[:, :, None] & chosen[:, None, :]
+        known = np.zeros(parameters.n_cells, bool)
+        known[parameters.cell] = inside[parameters.estimate]
+        free = known[: n_rows * n_columns].reshape(n_rows, -1)[:3].T
+        pairs = free[:, :, None] & free[:, None, :]
         with suppress(LinAlgError):  # not at a maximum
-            blocks[:, :3, :3] = np.where(known, joint_covariances(em, parameters, free), np.nan)
+            found = joint_covariances(em, x, on_device(free.T.copy(), em.responses.device))
+            blocks[:, :3, :3] = np.where(pairs, found, np.nan)
         return blocks, np.full((2, n_groups), np.nan), None
 
-    names = spec.parameters.names
+    names = parameters.names
     owner, _ = pd.factorize(names.get_level_values(0))
-    derivatives = em.derivatives(parameters)
-    scores = row_scores(em, parameters) @ derivatives if sandwich else None
-    covariance = covariance_of_estimates(em.observed(parameters), owner, inside, scores)
+    scores = em.by_estimate(row_scores(em, x)) if sandwich else None
+    covariance = covariance_of_estimates(em.information(x, em.grid), owner, inside, scores)
     # All columns' cells, and the moments after them.
-    basis = np.zeros((n_rows * n_columns + 2 * n_groups, len(inside)))
-    basis[host(em.used)] = host(derivatives)
-    of_items, of_moments = np.split(basis, [n_rows * n_columns])
+    of_items, of_moments = np.split(parameters.basis, [n_rows * n_columns])
     blocks = covariance_of(of_items.reshape(n_rows, n_columns, -1).swapaxes(0, 1), covariance)
     variances = covariance_of(of_moments[:, None], covariance).reshape(2, -1)
     return blocks, variances, pd.DataFrame(covariance, names, names)
@@ -142,7 +140,7 @@ def covariance_of(basis: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.where(none[:, :, None] | none[:, None, :], np.nan, result)
 
 
-def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
+def joint_covariances(em: Engine, x: Tensor, free: Tensor) -> np.ndarray:
     r"""Return covariances of thousands of items' parameters, (n_items, 3, 3).
 
     Scores are nearly linear in ability where items are many, so that one polynomial gives nearly
@@ -156,7 +154,8 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
     import torch
     from torch.linalg import cholesky, cholesky_ex, solve_triangular
 
-    common = em.design.common_slope
+    parameters = em.logistic(x)
+    common = em.spec.tied(0) == "all"
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
     mask = free[:kinds].T.double()  # (n_items, kinds)
     if common:
@@ -170,7 +169,8 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
         for block in em.responses.blocks()
     ]
     curvature = torch.cat(complete, 2)[:kinds, :kinds].permute(2, 0, 1)
-    inner = -curvature - torch.diag_embed(em.prior_terms(parameters)[2, :kinds].T)
+    of_priors = em.prior_curvature(x)[:kinds]
+    inner = -curvature - torch.diag_embed(of_priors.T)
     unit = torch.eye(kinds).to(mask)
     pairs = mask[:, :, None] * mask[:, None, :]
     roots, failed = cholesky_ex(inner * pairs + torch.diag_embed(1 - mask))
@@ -181,6 +181,7 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
     # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
     directions = information_of_scale(em, parameters, grid, weights)
     moves, image = (each.permute(2, 1, 0)[:, :kinds] for each in directions)
+    image = image - of_priors.T[..., None] * moves
     v, y = moves * mask[..., None], image * mask[..., None]
     v_common, y_common = torch.zeros(2, 1, 2, dtype=torch.float64, device=mask.device)
     if common:
@@ -252,7 +253,7 @@ def joint_covariances(em: EM, parameters: Logistic, free: Tensor) -> np.ndarray:
 
 
 def _posteriors(
-    em: EM, parameters: Logistic
+    em: Engine, parameters: Logistic
 ) -> tuple[QuadratureGrid, Tensor, Tensor, Tensor, Tensor]:
     """Return the grid, the posteriors on its fine nodes, the nodes where any person's posterior has
     weight, and there the posteriors and the linear polynomials by persons, times how often each
@@ -270,7 +271,7 @@ def _posteriors(
 
 
 def information_of_scale(
-    em: EM, parameters: Logistic, grid: QuadratureGrid, weights: Tensor
+    em: Engine, parameters: Logistic, grid: QuadratureGrid, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Return a shift and a stretch of ability as (2, 3, n_items), and the information times them.
 
@@ -296,39 +297,12 @@ def information_of_scale(
     )
     # A score by the slope is one by the logit times the ability, and that moves as well.
     change[:, 0] -= gradient(weights)[[1, 0]]
-    return moves, -change - em.prior_terms(parameters)[2] * moves
+    return moves, -change
 
 
 def gram(x: Tensor) -> Tensor:
     """Return x' x; on the CPU NumPy computes one triangle only."""
     return on_device(host(x).T @ host(x), "cpu") if x.device.type == "cpu" else x.T @ x
-
-
-def free_parameters(design: Design, parameters: Logistic) -> Tensor:
-    """Return which of (slope, intercept, guessing) have errors, shape (3, n_items).
-
-    Guessing at its edge 0 has none, nor has a slope at its bound: the place of that step is free.
-    """
-    free = design.free()
-    free[2] &= parameters.guessing > 0
-    free[0] &= design.common_slope | (abs(parameters.slope) < LARGEST_SLOPE)
-    return free
-
-
-def estimates_basis(free: Tensor, design: Design) -> Tensor:
-    """Return the 0/1 matrix from the estimates to all items' parameters, (free.numel(), n_free).
-
-    A slope common to all items is one column, the first; common guessing is the last.
-    """
-    kinds = len(free)
-    chosen = host(free)
-    selected = np.eye(chosen.size)
-    parts = []
-    for kind, rows in enumerate(selected.reshape(kinds, -1, chosen.size)):
-        columns = rows[chosen[kind]].T
-        shared = design.common[kind] and columns.size
-        parts.append(columns.sum(1, keepdims=True) if shared else columns)
-    return on_device(np.concatenate(parts, 1), device_of(free))
 
 
 class RowScores:
@@ -339,7 +313,7 @@ class RowScores:
     """
 
     def __init__(
-        self, em: Climbable, parameters: Any, grid: QuadratureGrid, rough: bool = False
+        self, em: Engine, parameters: Any, grid: QuadratureGrid, rough: bool = False
     ) -> None:
         self.em = em
         self.grid = grid
@@ -418,7 +392,7 @@ def joined(scores: Tensor, moments: Tensor) -> Tensor:
     return namespace(scores).concatenate([scores.reshape(len(scores), -1), moments], 1)
 
 
-def row_scores(em: Climbable, parameters: Any) -> Tensor:
+def row_scores(em: Engine, parameters: Any) -> Tensor:
     """Return every row's expected scores times the root of its summed squared weights."""
     at = RowScores(em, parameters, em.grid)
     parts = [joined(*part) for part in at.averaged(at.weights)]
@@ -428,7 +402,7 @@ def row_scores(em: Climbable, parameters: Any) -> Tensor:
 
 
 def observed_information(
-    em: Climbable, parameters: Any, grid: QuadratureGrid, rough: bool = False
+    em: Engine, parameters: Any, grid: QuadratureGrid, rough: bool = False
 ) -> Tensor:
     """Return the observed information in the items' parameters, but for priors, and in moments.
 

@@ -1,4 +1,4 @@
-r"""Where to begin, and other starts for items that may be guessed.
+r"""Where to begin: proportions, scores or an earlier fit, and other starts for guessed items.
 
 With guessing there are local maxima, so every item is tried from flat and steep starts with the
 others held. Given the persons' posteriors w, exchanging one item gains
@@ -11,28 +11,44 @@ nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from psychlm.frames import FrameError
 from psychlm.irt.arrays import as_type, device_of, host, namespace, on_device, single
-from psychlm.irt.em import EM, LOGLIK_TOLERANCE, rough_grid, scoring_with_guessing
+from psychlm.irt.climb import climb
+from psychlm.irt.em import LOGLIK_TOLERANCE, bounded, scoring_with_guessing, squarem
+from psychlm.irt.engine import SCORING_STEPS, Engine, rough_grid
 from psychlm.irt.likelihood import (
-    Design,
-    bounded,
+    LARGEST_SLOPE,
+    QUADRATURE_ERROR,
     integrate,
     node_loglik,
     quadrature_grid,
 )
-from psychlm.irt.response_functions import Logistic
-from psychlm.irt.response_matrix import ResponseMatrix
+from psychlm.irt.response_functions import KINDS, Logistic
+from psychlm.irt.response_matrix import MISSING
+from psychlm.irt.specification import Specification, earlier_rows
+from psychlm.irt.standard_errors import EXACT_PARAMETERS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from psychlm.irt.result import IRTFit
+
+ASYMPTOTES = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free ones, lower and upper, to begin with
+ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
+START_GUESSING = 0.02
+FIRST_STEPS = 20  # EM steps before Newton's method
+GUESSED_STEPS = 6  # the same with guessing, where EM soon stops gaining
+COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
+ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
+ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
 LARGEST_RATIO = 80.0  # nats, of two probabilities: its exponential is a float32
 STARTS = ((0.7, 0.0), (2.0, 0.2), (3.0, 0.5), (8.0, 0.0), (8.0, 0.2))  # slope, and guessing if free
 NEGLIGIBLE_WEIGHT = 1e-7  # of a node in a posterior
@@ -47,12 +63,137 @@ LEAST_RELIABILITY = 0.3
 MOST_RELIABILITY = 0.95
 
 
-def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tensor) -> Logistic:
+def starts_of(em: Engine, start: pd.DataFrame | IRTFit | None) -> Iterator[Tensor]:
+    """Yield the estimates to climb from."""
+    if em.spec.takes_products:
+        yield from starts_by_products(em, start)
+        return
+    guessed = np.isnan(em.spec.fixed[2:]).any() and em.spec.model.dichotomous and start is None
+    device = em.responses.device
+    for asymptotes in ASYMPTOTES if guessed else ASYMPTOTES[:1]:
+        em.grid = quadrature_grid(device=device)
+        cells = starting_cells(em.spec, asymptotes, start)
+        yield on_device(em.spec.parameters.nearest(cells), device)
+
+
+def starting_cells(
+    spec: Specification,
+    asymptotes: tuple[float, float],
+    start: pd.DataFrame | IRTFit | None = None,
+    turned: bool = True,
+) -> np.ndarray:
+    """Return cells to begin with: proportions of the categories, or an earlier fit to the items.
+
+    Slopes are ``turned`` as items agree with the others.
+    """
+    form = spec.model.form
+    table = form.starts(spec.answers.category_counts, spec.fixed, asymptotes)
+    if turned:
+        n = 1 if spec.n is None else np.where(spec.n > 0, spec.n, np.nan)
+        missing = spec.codes == MISSING if spec.n is None else False
+        table = form.turned(table, np.where(missing, np.nan, spec.codes / n))
+    free = np.isnan(spec.fixed)
+    rows = [np.where(free, table, spec.fixed)] * len(spec.groups)
+    moments = np.zeros((2, len(spec.groups)))
+    if start is not None:
+        tables = [start] * len(spec.groups)
+        if not isinstance(start, pd.DataFrame):
+            tables = [start.in_group(group).items for group in spec.groups]
+            assert start.groups is not None
+            of_group = start.groups.reindex(spec.groups)
+            moments = np.stack([of_group["mean"], np.log(of_group["sd"])])
+        for number, items in enumerate(tables):
+            earlier = earlier_rows(spec, items)
+            if len(earlier) != len(spec.fixed):
+                raise FrameError(
+                    f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
+                    "they have other categories; leave start out"
+                )
+            for row, kind in enumerate(spec.row_kinds):
+                if kind > 1 and KINDS[kind] in spec.priors:  # whose density may be 0 at the edge
+                    earlier[row] = earlier[row].clip(START_GUESSING, 1 - START_GUESSING)
+            rows[number] = np.where(free, earlier, spec.fixed)
+    cells = np.stack([rows[g][:, j] for j, g in spec.columns], axis=1)
+    if spec.positive_slopes:
+        cells[0] = np.abs(cells[0])
+    return np.concatenate([cells.ravel(), moments.ravel()])
+
+
+def starts_by_products(em: Engine, start: pd.DataFrame | None) -> list[Tensor]:
+    """Return where to climb from: where first steps from every start reached most, if few items.
+
+    Newton's method, which follows, builds the information matrix whole.
+    """
+    starts = starting_estimates(em, start)
+    guessed = em.n_curve_rows > 2
+    if em.n_curve_rows * em.n_columns > EXACT_PARAMETERS:
+        em.first_steps = None
+        return starts
+    first, *others = approach(em, starts, guessed)
+    if guessed:  # EM's steps become so small that they look like convergence
+        em.others = [em.logistic(other) for other in others]
+    else:
+        em.first_steps = FIRST_STEPS
+    return [first]
+
+
+def starting_estimates(em: Engine, start: pd.DataFrame | None) -> list[Tensor]:
+    """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
+
+    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
+    scores see guessing where there is none.
+    """
+    spec = em.spec
+    device = em.responses.device
+    cells = starting_cells(spec, (0.0, 1.0), start, turned=False)
+    plain = on_device(spec.parameters.nearest(cells), device)
+    if start is not None or not em.guessing_free.any():
+        return [plain]
+    fixed = spec.fixed.copy()
+    fixed[2] = np.nan_to_num(fixed[2])
+    priors = {name: prior for name, prior in spec.priors.items() if name != "guessing"}
+    without = Engine(replace(spec, fixed=fixed, priors=priors), em.settings, device)
+    without.hold_slopes(ROUGH_SLOPE)
+    rough, _ = squarem(without, without.packed(em.unpack(plain)[0]), ROUGH, GUESSED_STEPS)
+    values = without.unpack(rough)[0]
+    begin = START_GUESSING if em.own[2].any() else START_COMMON_GUESSING
+    values[2] = namespace(values).where(em.guessing_free, begin, values[2])
+    by_scores = start_from_scores(em, on_device(fixed[2], device))
+    return [em.packed(by_scores.values), em.packed(values)]
+
+
+def approach(em: Engine, starts: list[Tensor], guessed: bool) -> list[Tensor]:
+    """Return estimates near a maximum, reached on a coarse grid, then those of the other starts.
+
+    Such a grid resolves no steep slopes, which are held at a bound. With guessing the climb goes on
+    from where the first EM steps reached most, and Newton's method follows.
+    """
+    em.hold_slopes(ROUGH_SLOPE)
+    em.quadrature_error = ROUGH_GAIN
+    em.scoring_steps = 1 if guessed else SCORING_STEPS
+    climbed = []
+    for start in starts:
+        em.grid = quadrature_grid(device=em.responses.device)
+        n_steps = COMPARED_STEPS if guessed else FIRST_STEPS
+        x, _ = squarem(em, em.bounded(start), ROUGH, n_steps)
+        climbed.append((em.expect(x)[1], x))
+    first, *others = [end for _, end in sorted(climbed, key=lambda end: -end[0])]
+    if guessed:
+        first, _ = squarem(em, first, ROUGH, GUESSED_STEPS)
+        first, *_ = climb(em, first, ROUGH_GAIN)
+    em.hold_slopes(LARGEST_SLOPE)
+    em.quadrature_error = QUADRATURE_ERROR
+    em.scoring_steps = SCORING_STEPS
+    return [first, *others]
+
+
+def start_from_scores(em: Engine, guessing: Tensor) -> Logistic:
     """Return for each item the best of several curves fitted to ability as scores show it.
 
     ``guessing`` holds the fixed parameters, shape (n_items,).
     """
     # Score: correct responses beyond expectation, with items turned that disagree with the others.
+    responses = em.responses
     xp = namespace(guessing)
     device = device_of(guessing)
     share = responses.n_correct / responses.n_answered
@@ -76,9 +217,10 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     weights = xp.exp(-0.5 * distance**2 / (1 - reliability))
     weights *= count / weights.sum(1, keepdims=True)
 
-    free = design.free()
-    free[2] &= not design.common_guessing
-    fixed = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing)
+    guessing_own = em.own[2]
+    always = guessing_own | True
+    free = xp.stack([always, always, guessing_own])
+    fixed = xp.where(em.guessing_free, START_COMMON_GUESSING, guessing)
     tables = []
     for block in blocks:
         # All starts of the block's items at once, (n_starts n_items, ...).
@@ -94,14 +236,14 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
         answered = xp.tile(answered, (n_starts, 1))
         is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
         beta = scoring_with_guessing(
-            beta, correct, answered, nodes, is_free, design, SCORE_TOLERANCE, SCORE_STEPS
+            em, beta, correct, answered, nodes, is_free, SCORE_TOLERANCE, SCORE_STEPS
         )
         log_q, log_p = Logistic(beta.T).log_probability(nodes).swapaxes(0, 1)
         value = (correct * log_p + (answered - correct) * log_q).sum(1).reshape(n_starts, -1)
         best = xp.nan_to_num(value, nan=-xp.inf).argmax(0)
         each = on_device(np.arange(len(best)), device)
         tables.append(beta.reshape(n_starts, -1, 3)[best, each])
-    return bounded(Logistic(xp.concatenate(tables).T), design.largest_slope)
+    return bounded(Logistic(xp.concatenate(tables).T), em.largest_slope)
 
 
 def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Tensor:
@@ -114,20 +256,20 @@ def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Tensor:
 
 
 def better_starts(
-    em: EM, parameters: Logistic, worthwhile: float, others: Sequence[Logistic]
-) -> Logistic | None:
-    """Return parameters with the items exchanged that another start improves, or None.
+    em: Engine, x: Tensor, worthwhile: float, others: Sequence[Logistic]
+) -> Tensor | None:
+    """Return estimates with the items exchanged that another start improves, or None.
 
     Each exchange gains at least ``worthwhile`` nats by itself. ``others`` are further starts.
     """
-    xp = namespace(parameters.slope)
-    _, objective = em.expect(parameters)
-    grid = rough_grid(em, parameters)
+    xp = namespace(x)
+    _, objective = em.expect(x)
+    parameters = em.logistic(x)
+    grid = rough_grid(em, x)
     posterior = integrate(node_loglik(em.responses, parameters, grid.nodes), grid)
     responses = em.responses
-    design = em.design
-    guessable = design.guessing_free | (parameters.guessing > 0)
-    own_guessing = design.guessing_free & (not design.common_guessing)
+    guessable = em.guessing_free | (parameters.guessing > 0)
+    own_guessing = em.own[2]
     share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
     pairs = STARTS if own_guessing.any() else sorted({(slope, 0.0) for slope, _ in STARTS})
     starts = []
@@ -149,28 +291,27 @@ def better_starts(
     while len(order):
         chosen = xp.zeros_like(guessable)
         chosen[order] = True
-        trial = Logistic(xp.where(chosen, table, parameters.values))
+        trial = em.packed(xp.where(chosen, table, parameters.values))
         if em.expect(trial)[1] > objective + LOGLIK_TOLERANCE:
             return trial
         order = order[: len(order) // 2]
-    em.expect(parameters)
+    em.expect(x)
     return None
 
 
 def exchanged_items(
-    em: EM, old: Logistic, starts: Tensor, weights: Tensor, nodes: Tensor
+    em: Engine, old: Logistic, starts: Tensor, weights: Tensor, nodes: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Climb from starts (n_starts, 3, n_items) by EM for each item alone.
 
     Return the items like the starts, and their gains in nats, (n_starts, n_items).
     """
     xp = namespace(weights)
-    design = em.design
     reached = xp.amax(weights, 0) > NEGLIGIBLE_WEIGHT
     weights = single(weights[:, reached])
     nodes = nodes[reached]
     n_starts = len(starts)
-    free = design.free_by_item(3)
+    free = em.own
     count = as_type(em.responses.count, "float32")[:, None]
     tables = xp.zeros_like(starts)
     gains = xp.zeros_like(starts[:, 0])
@@ -202,8 +343,8 @@ def exchanged_items(
             if step < ITEM_STEPS:
                 correct, wrong = as_type(xp.concatenate(counts, 1), "float64")
                 beta = scoring_with_guessing(
-                    beta, correct, correct + wrong, nodes, is_free, design, 1e-2, 2
+                    em, beta, correct, correct + wrong, nodes, is_free, 1e-2, 2
                 )
-                beta = bounded(Logistic(beta.T), design.largest_slope).values.T
+                beta = bounded(Logistic(beta.T), em.largest_slope).values.T
         tables[:, :, block.items] = beta.reshape(n_starts, n, 3).swapaxes(1, 2)
     return tables, gains

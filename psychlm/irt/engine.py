@@ -1,0 +1,351 @@
+"""The marginal likelihood of a specification as a function of its estimates, with derivatives.
+
+One vector of estimates serves all specifications: a sparse map leads from it to the cells, which
+are the items' parameters and the moments of ability (``specification.ParameterMap``). Asymptotes
+are estimated as they are, and may end at their edge: 0, or 1 for upper ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from psychlm.irt.arrays import added, device_of, host, log_softmax, namespace, on_device, zeros
+from psychlm.irt.climb import NewtonSystem
+from psychlm.irt.likelihood import (
+    LARGEST_SLOPE,
+    Expectation,
+    Posterior,
+    QuadratureGrid,
+    item_gradient,
+    quadrature_grid,
+    steep_enough,
+)
+from psychlm.irt.response_functions import KINDS, Logistic, ResponseFunction
+from psychlm.irt.specification import LOG_SD, Specification, answers_of
+from psychlm.irt.standard_errors import observed_information
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+LARGEST_STEP = 1.0  # logits, of one Newton step; of large slopes and intercepts more
+LARGEST_ASYMPTOTE_STEP = 0.2
+LARGEST_MOMENT_STEP = 2.0  # of a mean or log sd of ability
+EDGE = 1e-3  # asymptotes as near to their edge may be set to it
+SCORING_STEPS = 6  # Newton steps in one M-step of EM; the next M-step continues
+LEAST_DISTANCE = 1e-9  # of an asymptote from the other end
+LARGEST_LOG_SD = math.log(100)  # a group's ability has an sd of 0.01 to 100
+LEAST = np.array([-LARGEST_SLOPE, -math.inf, 0.0, LEAST_DISTANCE, -math.inf, -LARGEST_LOG_SD])
+MOST = np.array([LARGEST_SLOPE, math.inf, 1 - LEAST_DISTANCE, 1.0, math.inf, LARGEST_LOG_SD])
+
+
+class Settings(NamedTuple):
+    """When to stop."""
+
+    tolerance: float  # predicted remaining change of any parameter
+    max_iterations: int  # steps of EM and Newton's method
+
+
+class Engine(Expectation):
+    """Log-likelihood plus log prior of the estimates, their derivatives, and Newton's steps."""
+
+    def __init__(
+        self, spec: Specification, settings: Settings, device: torch.device | str | None
+    ) -> None:
+        super().__init__(answers_of(spec).on(device))
+        self.spec = spec
+        self.settings = settings
+        self.n_steps = 0
+        # Newton's method begins with whole steps only where EM steps have come before.
+        self.first_damping = 0.0 if spec.takes_products else 1.0
+        self.least_gain = 1e-6 if spec.takes_products else 1e-8  # nats, at the default tolerance
+        self.first_steps: int | None = 0  # of EM before each climb; None: EM alone
+        self.others: list | None = None  # further starts of single items; None: none is tried
+        self.informed: tuple = (None, "", None)  # estimates and grid of the last rough information
+
+        # The map from estimates to cells, and the cells that are fixed.
+        parameters = spec.parameters
+        self.n_columns = len(spec.columns)
+        self.n_curve_rows = spec.model.form.n_rows(spec.fixed)
+        n_moments = 2 * len(spec.groups)
+        column = np.array(spec.columns)[:, 0]
+        rows = np.nan_to_num(spec.fixed)[:, column]
+        self.fixed = on_device(np.append(rows.ravel(), np.zeros(n_moments)), device)
+        self.cell = on_device(parameters.cell, device)
+        self.estimate = on_device(parameters.estimate, device)
+        self.coefficient = on_device(parameters.coefficient, device)
+        first_cells = parameters.first_cells
+        self.first_cells = on_device(first_cells, device)
+        self.one_to_one = len(parameters.cell) == len(parameters.kinds)
+
+        # Rows of parameters of which some are estimated: their cells, and the moments, have
+        # derivatives, which stand at these positions.
+        n_items_cells = parameters.n_cells - n_moments
+        self.moments_free = bool((parameters.cell >= n_items_cells).any())
+        is_used = np.zeros(len(rows), bool)
+        is_used[parameters.cell[parameters.cell < n_items_cells] // self.n_columns] = True
+        is_used[0] = True  # one row, where all items are fixed
+        self.kinds = np.flatnonzero(is_used).tolist()
+        used = np.append(np.repeat(is_used, self.n_columns), np.full(n_moments, self.moments_free))
+        self.used = np.flatnonzero(used)
+        position = (np.cumsum(used) - 1)[first_cells]
+        self.in_order = self.one_to_one and np.array_equal(position, np.arange(len(self.used)))
+        self.position = on_device(position, device)
+
+        # Kinds of the estimates, their bounds, and priors.
+        kinds = parameters.kinds
+        self.least = on_device(LEAST[kinds], device)
+        self.most = on_device(MOST[kinds], device)
+        self.largest_slope = LARGEST_SLOPE
+        of_kind = [np.flatnonzero(kinds == kind) for kind in range(LOG_SD + 1)]
+        self.slopes, self.intercepts = (on_device(of_kind[kind], device) for kind in (0, 1))
+        self.moments = on_device(np.flatnonzero(first_cells >= n_items_cells), device)
+        asymptotes = np.concatenate([of_kind[2], of_kind[3]])
+        self.asymptotes = on_device(asymptotes, device)
+        self.edges = on_device((kinds[asymptotes] == 3) * 1.0, device)
+        self.column = on_device(first_cells % self.n_columns, device)
+        self.priors = [
+            (on_device(of_kind[KINDS.index(name)], device), prior)
+            for name, prior in spec.prior_densities.items()
+        ]
+        # Which parameters are estimated, and which of these an item has for itself.
+        free = np.zeros(n_items_cells, bool)
+        free[parameters.cell[parameters.cell < n_items_cells]] = True
+        free = free.reshape(-1, self.n_columns)[: self.n_curve_rows]
+        own = [spec.tied(kind) == "own" for kind in spec.row_kinds[: self.n_curve_rows]]
+        self.free = on_device(free, device)
+        self.own = on_device(free & np.array(own)[:, None], device)
+        self.accuracy = 1e-2  # logits, of the next M-step
+        self.scoring_steps = SCORING_STEPS
+        if self.moments_free:
+            group = self.responses.group
+            number = np.zeros(len(self.count), int) if group is None else host(group)
+            self.group = on_device(number, device)
+            member = np.eye(len(spec.groups))[number]
+            self.member = on_device(member, device)  # (n_rows, n_groups)
+
+    @property
+    def guessing_free(self) -> Tensor:
+        """Which lower asymptotes of logistic items are estimated, bool (n_columns,)."""
+        return self.free[2] if len(self.free) > 2 else self.free[0] & False
+
+    def cells(self, x: Tensor) -> Tensor:
+        """Return all cells, (n_cells,)."""
+        return added(self.fixed, self.cell, self.coefficient * x[self.estimate])
+
+    def unpack(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows of parameters, and the groups' means and sds of ability, (n_groups,)."""
+        cells = self.cells(x)
+        n_groups = len(self.spec.groups)
+        values = cells[: -2 * n_groups].reshape(-1, self.n_columns)
+        mean = cells[-2 * n_groups : -n_groups]
+        return values, mean, namespace(cells).exp(cells[-n_groups:])
+
+    def items(self, x: Tensor) -> ResponseFunction:
+        """Return the items, without rows of asymptotes where there are none."""
+        return self.spec.model.form(self.unpack(x)[0][: self.n_curve_rows])
+
+    def logistic(self, x: Tensor) -> Logistic:
+        """Return the items of a specification that has logistic ones."""
+        return Logistic(self.unpack(x)[0][: self.n_curve_rows])
+
+    def packed(self, values: Tensor) -> Tensor:
+        """Return the estimates of rows of parameters, of one group."""
+        return values.reshape(-1)[self.first_cells]
+
+    @cached_property
+    def basis(self) -> Tensor:
+        """The derivatives of the used cells by the estimates, (n_used, n_estimates)."""
+        return on_device(self.spec.parameters.basis[self.used], device_of(self.fixed))
+
+    def by_estimate(self, by_cell: Tensor) -> Tensor:
+        """Return derivatives (..., n_used) by the used cells as those by the estimates."""
+        if self.in_order:
+            return by_cell
+        return by_cell[..., self.position] if self.one_to_one else by_cell @ self.basis
+
+    def columns_with(self, chosen: np.ndarray) -> np.ndarray:
+        """Return in which columns any of some estimates is, bool (n_columns,); a moment is in all.
+
+        ``chosen`` is bool (n_estimates,).
+        """
+        n_items_cells = len(self.fixed) - 2 * len(self.spec.groups)
+        cells = host(self.cell)[chosen[host(self.estimate)]]
+        found = np.bincount(cells[cells < n_items_cells] % self.n_columns, None, self.n_columns)
+        return (found > 0) | (cells >= n_items_cells).any()
+
+    def inside(self, x: Tensor) -> np.ndarray:
+        """Return which estimates are within their bounds, bool (n_estimates,)."""
+        return host((x > self.least) & (x < self.most))
+
+    def hold_slopes(self, largest: float) -> None:
+        """Hold slopes of either sign at a bound."""
+        self.largest_slope = largest
+        self.least[self.slopes] = -largest
+        self.most[self.slopes] = largest
+
+    def bounded(self, x: Tensor) -> Tensor:
+        """Return the estimates within their bounds; curves keep their location."""
+        xp = namespace(x)
+        if (abs(x[self.slopes]) > self.largest_slope).any():
+            shrink = (self.largest_slope / self.items(x).steepness).clip(None, 1.0)
+            x = x + 0.0
+            x[self.intercepts] *= shrink[self.column[self.intercepts]]
+        return xp.minimum(xp.maximum(x, self.least), self.most)
+
+    def moved(self, x: Tensor, step: Tensor) -> Tensor:
+        """Return the estimates after a step, within their bounds."""
+        return self.bounded(x + step)
+
+    def curbed(self, x: Tensor, step: Tensor) -> Tensor:
+        """Return a step of a logit at most, more for steep items, and of 0.2 of asymptotes.
+
+        The parameters of an item are curbed together, and so are all where items share some.
+        """
+        xp = namespace(step)
+        size = abs(x)
+        steep = abs(self.items(x).values[0])[self.column]
+        limits = (xp.maximum(size, steep) / 2).clip(LARGEST_STEP)
+        limits[self.asymptotes] = LARGEST_ASYMPTOTE_STEP
+        limits[self.moments] = LARGEST_MOMENT_STEP
+        excess = (abs(step) / limits).clip(1.0)
+        own = excess[self.moments]
+        excess[self.moments] = 1.0
+        if self.one_to_one:
+            table = zeros(step, len(self.fixed))
+            table[self.cell] = excess
+            table = table[: len(self.fixed) - 2 * len(self.spec.groups)]
+            excess = xp.amax(table.reshape(-1, self.n_columns), 0)[self.column]
+        else:
+            excess[:] = excess.max()
+        excess[self.moments] = own
+        return step / excess
+
+    def prior_terms(self, x: Tensor) -> Tensor:
+        """Return the priors' log density, and its derivatives by the estimates, (3, n)."""
+        terms = zeros(x, 3, len(x))
+        for chosen, prior in self.priors:
+            terms[:, chosen] = prior.terms(x[chosen])
+        return terms
+
+    def prior_curvature(self, x: Tensor) -> Tensor:
+        """Return the priors' second derivatives by rows of parameters, (n_rows, n_columns)."""
+        cells = zeros(x, len(self.fixed))
+        cells[self.cell] = self.prior_terms(x)[2][self.estimate]
+        return cells[: -2 * len(self.spec.groups)].reshape(-1, self.n_columns)
+
+    def log_prior(self, x: Tensor) -> Tensor | float:
+        """Return the log density of the priors, in nats."""
+        return self.prior_terms(x)[0].sum() if self.priors else 0.0
+
+    def density(self, x: Tensor) -> Callable[[QuadratureGrid], QuadratureGrid]:
+        """Return what weights a grid with each group's normal density of ability, for every row."""
+        if not self.moments_free:
+            return super().density(x)
+        _, mean, sd = self.unpack(x)
+
+        def weighted(grid: QuadratureGrid) -> QuadratureGrid:
+            log_density = -0.5 * ((grid.fine - mean[:, None]) / sd[:, None]) ** 2
+            return replace(grid, log_weights=log_softmax(log_density, 1)[self.group])
+
+        return weighted
+
+    def moment_scores(self, x: Tensor) -> Callable[[Tensor, Any], Tensor]:
+        """Return a function to derivatives of log densities by the groups' means and log sds.
+
+        It takes sums of 1, ability and its square with some weights, (n_rows, 3), and which rows.
+        """
+        if not self.moments_free:
+            return lambda sums, _: sums[:, :0]
+        _, mean, sd = self.unpack(x)
+        centre = mean[self.group]
+        variance = sd[self.group] ** 2
+
+        def scores(sums: Tensor, rows: Any) -> Tensor:
+            total, first, second = sums.T
+            first = first - centre[rows] * total
+            second = second - centre[rows] * (sums[:, 1] + first)
+            by_moment = namespace(sums).stack([first, second - variance[rows] * total], 1)
+            by_moment /= variance[rows, None]
+            return (by_moment[:, :, None] * self.member[rows, None]).reshape(len(sums), -1)
+
+        return scores
+
+    def gradient(self, x: Tensor, posterior: Posterior) -> Tensor:
+        """Return the gradient of log-likelihood plus log prior, by Fisher's identity."""
+        weights = posterior.weights * self.count[:, None]
+        by_row = item_gradient(self.responses, self.items(x), weights, self.grid.nodes)
+        by_cell = by_row[self.kinds].reshape(-1)
+        if self.moments_free:
+            mean = posterior.mean
+            xp = namespace(mean)
+            sums = xp.stack([xp.ones_like(mean), mean, posterior.variance + mean**2], 1)
+            by_moment = self.count @ self.moment_scores(x)(sums, slice(None))
+            by_cell = xp.concatenate([by_cell, by_moment])
+        gradient = self.by_estimate(by_cell)
+        return gradient + self.prior_terms(x)[1] if self.priors else gradient
+
+    def information(self, x: Tensor, grid: QuadratureGrid, rough: bool = False) -> Tensor:
+        """Return the observed information in the estimates, with that of priors."""
+        information = observed_information(self, x, grid, rough)
+        xp = namespace(information)
+        if self.moments_free:  # that of complete data in means and log sds of ability
+            sd = self.unpack(x)[2]
+            size = self.member.T @ self.count
+            moments = [*range(-2 * len(sd), 0)]
+            information[moments, moments] += xp.concatenate([size / sd**2, 2 * size])
+        if not self.in_order:
+            information = self.by_estimate(self.by_estimate(information).T)
+        return information - xp.diag(self.prior_terms(x)[2]) if self.priors else information
+
+    def system(self, x: Tensor, uphill: Tensor) -> NewtonSystem:
+        """Return the rough information by its eigenvectors.
+
+        Estimates at their bounds stay there unless the gradient points inwards; asymptotes near
+        their edge go there if the step points outwards.
+        """
+        # A group's density of ability may be narrower than every curve.
+        grid = self.grid if self.moments_free else rough_grid(self, x)
+        # A rough climb that ends where it began leaves the information to the next climb.
+        if self.informed[0] is not x or self.informed[1] != str(grid):
+            self.informed = x, str(grid), self.information(x, grid, rough=True)
+        information = self.informed[2]
+        moves = ~(((x >= self.most) & (uphill > 0)) | ((x <= self.least) & (uphill < 0)))
+        if not len(self.asymptotes):
+            return NewtonSystem(information, moves)
+
+        # Where a person far below an item answered it correctly, c = 0 is next to impossible, even
+        # if the likelihood falls from a small c. With the posteriors held it is concave in c: its
+        # gradient at the edge tells whether the edge is the maximum.
+        xp = namespace(x)
+        distance = xp.full_like(x, math.inf)
+        distance[self.asymptotes] = abs(x[self.asymptotes] - self.edges)
+        inward = xp.ones_like(x)
+        inward[self.asymptotes] -= 2 * self.edges
+        near = distance <= EDGE
+        inwards = uphill * inward
+        if (near & (distance > 0)).any():
+            posterior, _ = self.expect(x)
+            at_edge = xp.where(near, x - inward * distance.clip(None, 1.0), x)
+            inwards = self.gradient(at_edge, posterior) * inward
+        moves = (moves & ~near) | (near & (inwards > 0))
+        while True:
+            to_edge = xp.where(near & ~moves, -inward * distance.clip(None, EDGE), 0.0)
+            system = NewtonSystem(information, moves, to_edge)
+            outwards = moves & (distance <= 0) & (system.step(uphill, [], 0.0) * inward < 0)
+            if not outwards.any():
+                return system
+            moves = moves & ~outwards
+
+
+def rough_grid(em: Engine, x: Tensor) -> QuadratureGrid:
+    """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
+    standard = quadrature_grid(span=em.grid.span, device=device_of(em.grid.nodes))
+    fine_enough = steep_enough(standard, em.items(x).steepness)
+    return max(fine_enough, em.grid, key=lambda grid: grid.step)
