@@ -42,6 +42,9 @@ def main() -> int:
     differences = []
     for name in names:
         old, new = (read(folder / name) for folder in folders)
+        if not old or not new:
+            differences.append(f"{name}: only in {folders[not old]}")
+            continue
         apart = {key: distance(old.get(key), new.get(key)) for key in {**old, **new}}
         beyond = [key for key, far in apart.items() if far > TOLERANCE]
         differences += [f"{name}: {key}: {old.get(key)!r} -> {new.get(key)!r}" for key in beyond]
