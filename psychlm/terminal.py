@@ -127,12 +127,10 @@ def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = F
         say(out)
 
 
-def choice_option(name: str, choices: str, default: str | None, text: str) -> Any:
-    """Return an option that takes one of some words, separated by spaces; needed without a
-    default."""
+def choice_option(name: str, choices: str, default: str, text: str) -> Any:
+    """Return an option that takes one of some words, separated by spaces."""
     kind = click.Choice(choices.split(), case_sensitive=False)
-    shown = {"default": default} if default else {"required": True}
-    return click.option(name, type=kind, help=text, **shown)
+    return click.option(name, type=kind, default=default, help=text)
 
 
 device_option = click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps.")
