@@ -165,7 +165,8 @@ def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:
 def check_column(names: Iterable[str], columns: Iterable[object], more: str = "") -> None:
     """Refuse names of columns that a file has not."""
     have = list(columns)
-    if unknown := [name for name in dict.fromkeys(names) if name not in have]:
+    known = set(have)
+    if unknown := [name for name in dict.fromkeys(names) if name not in known]:
         shown = repr(unknown[0]) if len(unknown) == 1 else format_names(unknown)
         there = ", ".join(map(str, have[:40])) + (f", and {len(have) - 40} more" * (len(have) > 40))
         raise FrameError(f"there is no column {shown}; the file has {there}{more}")

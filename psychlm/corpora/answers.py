@@ -263,6 +263,7 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     for what, name in {"person": person, "item": item, "answer": answer}.items():
         if not name:
             raise FrameError(f"no column is known as that of {what}s: name it, {what}=")
+    check_column([person], table, "; rows of a long table are answers: person= names a column")
     # rows of instructions, and of practice
     is_other = table[[item, answer]].isna().all(axis=1)
     shape.notes += [f"{is_other.sum()} rows without item and answer"] if is_other.any() else []
@@ -475,6 +476,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     given = given and [name for name in given if name not in {*told["group"], *told["drop"]}]
     of_key = [] if key is None else [n for n in key.dropna().index if n not in told["drop"]]
     of_key = [name for name in of_key if not given or name in given]
+    check_column(given or (), shape.table.columns)
     check_column(of_key, shape.table.columns, " (the key names it)")
     # Columns of digits are numbers at once: the rules below look at the texts of each column.
     texts = [n for n in candidates if not (told["labels"] or is_numeric(shape.table[n]))]

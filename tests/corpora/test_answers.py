@@ -167,6 +167,8 @@ JUDGED["samples"] = [{"id": 7, "scores": {"judge": {"value": "P"}}}]
         ("a.csv", "id,q\na,3\na,5\n", {"ratings": True}, r"persons \['a'\] occur more than once"),
         ("a.csv", "item,person,acc\n1,a,0\nNA,a,1\n", {}, r"rows \[2\] have no name in 'item'"),
         ("a.csv", TWICE, {}, "1 answers to the same item by the same person"),
+        ("a.csv", TWICE, {"person": "rows"}, "rows of a long table are answers: person= names"),
+        ("a.csv", TWICE, {"items": ["q2"], "repeat": "first"}, "no column 'q2'; the file has q1"),
         ("a.csv", "person,q1,q2\na,1,0\nb,0,1,1\n", {}, "rows have more cells than the 3 names"),
         ("a.csv", "person,q1,q1\na,1,0\nb,0,1\n", {}, r"\['q1'\] occur more than once"),
         ("a.csv", "person,q1,q2\na,1,0\n  ,0,1\n", {}, r"rows \[2\] have no name in 'person'"),
