@@ -87,7 +87,8 @@ def from_long(
     table = frames.plain(frame).rename(columns=names)
     if condition:  # a model needs the item beside its versions
         table["item"] = table.get("item", table["text_id"])
-        table["text_id"] = joined(table, ["text_id", *condition])
+        versions = [names.get(name, name) for name in condition]
+        table["text_id"] = joined(table, ["text_id", *versions])
     blank = table[list(ids.values())].isna()
     blank["word"] |= table["word"] == ""
     for column, name in {person: "subject", text: "text_id"}.items():

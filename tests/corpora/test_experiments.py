@@ -394,6 +394,8 @@ def test_versions_of_an_item_are_texts_of_their_own(read):
     with pytest.raises(FrameError, match=r"text='\.\.\.'\), or the one .* condition='\.\.\.'"):
         read(table)
     pd.testing.assert_frame_equal(read(table, condition="Zz").readings, corpus.readings)
+    by_reader = read(table, condition="Subject").words["text_id"]  # a role may be a version too
+    assert by_reader.unique().tolist() == ["1-p1", "1-p2", "2-p1", "2-p2"]
 
 
 def test_answers_beside_the_words_are_questions_with_accuracy_by_reader(read):
