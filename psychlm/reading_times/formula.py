@@ -28,7 +28,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, product
 from typing import Any
@@ -51,8 +51,6 @@ from psychlm.reading_times.contrasts import (
 
 # The variables of a linear term that have a column for every level, if they are factors.
 Coding = dict[tuple[str, ...], frozenset[str]]
-# Expressions that depend on the data, placed at them: x, (n,), to columns (n, k).
-State = dict[str, Callable[[Floats], Floats]]
 
 DEFAULT_K = {"s": 10, "te": 5, "ti": 5}  # mgcv's basis dimensions, for te() that of each margin
 BASES = {"s": ("tp", "cr", "re"), "te": ("cr",), "ti": ("cr",)}
@@ -140,6 +138,8 @@ class Expression:
     columns: tuple[str, ...]
     outer: str = ""  # "scale", "poly", "ns" or nothing
     degree: int = 0  # of poly(); the degrees of freedom of ns()
+    # The outer function with its means, powers or knots, which are those of the data of the fit
+    placed: Callable[[Floats], Floats] | None = field(default=None, compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,13 +147,8 @@ class Expression:
         numbers = range(1, self.degree + 1)
         return tuple(f"{self.name}{number}" for number in numbers) or (self.name,)
 
-    def evaluate(
-        self, data: pd.DataFrame, state: State, used: pd.Series | None = None
-    ) -> dict[str, Floats]:
-        """Return the values, by name; ``state`` keeps what the first evaluation finds.
-
-        ``used`` says which rows must have a value; unless given, all do whose columns are there.
-        """
+    def compute(self, data: pd.DataFrame) -> Floats:
+        """Return the values without the outer function, shape (n,); NaN where there is none."""
         require_columns(self.columns, data)
         text = [n for n in self.columns if not pd.api.types.is_numeric_dtype(data[n])]
         if text:
@@ -161,8 +156,16 @@ class Expression:
         columns = [data[name].to_numpy(np.float64, na_value=np.nan) for name in self.columns]
         named = {f"x{i}": values for i, values in enumerate(columns)}
         with np.errstate(divide="ignore", invalid="ignore"):
-            x = np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **named}))
-        needed = np.all([np.isfinite(values) for values in columns], axis=0)
+            return np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **named}))
+
+    def evaluate(self, data: pd.DataFrame, used: pd.Series | None = None) -> dict[str, Floats]:
+        """Return the values, by name.
+
+        ``used`` says which rows must have a value; unless given, all do whose columns are there.
+        """
+        x = self.compute(data)
+        columns = data[list(self.columns)].to_numpy(np.float64, na_value=np.nan)
+        needed = np.isfinite(columns).all(axis=1)
         if used is not None:
             needed = needed & used.to_numpy()
         if undefined := int((needed & ~np.isfinite(x)).sum()):
@@ -170,11 +173,9 @@ class Expression:
                 f"{self.name} has no finite value in {undefined} of {len(data)} rows (a logarithm "
                 "of 0?); leave those rows out"
             )
-        if not self.outer:
+        if self.placed is None:
             return {self.name: x}
-        if self.name not in state:
-            state[self.name] = place_expression(self.outer, x, self.degree, self.name)
-        return dict(zip(self.names, state[self.name](x).T, strict=True))
+        return dict(zip(self.names, self.placed(x).T, strict=True))
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,6 @@ class Formula:
     expressions: tuple[Expression, ...] = ()
     bars: tuple[Bar, ...] = ()
     blocks: tuple[tuple[str, ...], ...] = ()  # labels of random effects that correlate
-    aliased: frozenset[str] = frozenset()  # columns that those before them determine: left out
-    empty_cells: tuple[str, ...] = ()  # those of them that interactions without all cells have
     offsets: tuple[str, ...] = ()  # variables that are added as they are
     contrasts: Mapping[str, Contrast] = field(default_factory=dict)  # of factors, by name
 
@@ -259,14 +258,23 @@ class Formula:
         """Return the sum of the offsets, shape (n,)."""
         return np.asarray(data[list(self.offsets)].to_numpy(np.float64).sum(axis=1))
 
-    def compute(
-        self, data: pd.DataFrame, state: State, used: pd.Series | None = None
-    ) -> pd.DataFrame:
-        """Add the values of expressions to the data, and make factors of those with contrasts; an
-        empty ``state`` is filled. See :meth:`Expression.evaluate`."""
+    def placed(self, data: pd.DataFrame) -> Formula:
+        """Return the formula whose ``scale``, ``poly`` and ``ns`` are those of these data."""
+        expressions = []
+        for expression in self.expressions:
+            if expression.outer:
+                about = expression.degree, expression.name
+                function = place_expression(expression.outer, expression.compute(data), *about)
+                expression = replace(expression, placed=function)
+            expressions.append(expression)
+        return replace(self, expressions=tuple(expressions))
+
+    def compute(self, data: pd.DataFrame, used: pd.Series | None = None) -> pd.DataFrame:
+        """Add the values of expressions to the data, and make factors of those with contrasts. See
+        :meth:`Expression.evaluate`."""
         data = with_factors(data, self.contrasts)
         for expression in self.expressions:
-            data = data.assign(**expression.evaluate(data, state, used))
+            data = data.assign(**expression.evaluate(data, used))
         for bar in self.bars:
             data = data.assign(**bar.evaluate(data))
         return data

@@ -128,7 +128,8 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
   }
   if (!is.null(tested)) dof <- stats::coef(summary(tested))[, "df"]
   problems <- fit@optinfo$conv$lme4$messages
-  list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
+  loglik <- as.numeric(stats::logLik(fit))
+  list(loglik = loglik, criterion = -loglik, aic = stats::AIC(fit), scale = stats::sigma(fit)^2,
        edf = nrow(slopes) + length(lme4::getME(fit, "theta")),
        names = rownames(slopes), estimate = unname(slopes[, 1]),
        dropped = as.character(names(attr(lme4::getME(fit, "X"), "col.dropped"))),
@@ -136,8 +137,7 @@ lme4_result <- function(fit, gaussian, data) {  # lmerTest looks for the data he
        bars = Map(of_bar, variances, names(factors)[attr(factors, "assign")]), singular = lme4::isSingular(fit),
        converged = identical(as.integer(fit@optinfo$conv$opt), 0L) &&
          length(setdiff(problems, grep("singular", problems, value = TRUE))) == 0,
-       residuals = unname(stats::residuals(fit)), n = stats::nobs(fit),
-       link = stats::family(fit)$link, tested = tested)
+       residuals = unname(stats::residuals(fit)), link = stats::family(fit)$link, tested = tested)
 }
 
 lme4_predict <- function(fit, data, random)

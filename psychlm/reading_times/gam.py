@@ -22,7 +22,7 @@ from psychlm.reading_times.contrasts import (
     take_contrasts,
     with_factors,
 )
-from psychlm.reading_times.formula import Formula, State, parse
+from psychlm.reading_times.formula import Formula, parse
 from psychlm.reading_times.model_matrix import check_predictors, check_response, place_bars
 from psychlm.reading_times.reml import TOLERANCE, Method
 from psychlm.reading_times.smooths import factor_levels
@@ -45,11 +45,6 @@ def fit(
     tolerance: float = TOLERANCE,
 ) -> GAMFit:
     """Fit an additive model to reading times.
-
-    The native backend, for Gaussian responses, regresses on centred and scaled columns (x - m) / c
-    by :func:`psychlm.reading_times.reml.solve`. With coefficients g of those columns, the ones of x
-    are b = g / c and have covariance scale A^-1 / cc'. Smooths are centred in R too; linear terms
-    are not, so the intercept is mean(y) - sum of m b over linear terms.
 
     Parameters
     ----------
@@ -146,17 +141,17 @@ def fit(
         else:
             fitted = mgcv.fit(data, in_r, method, family, r_arguments, discrete, tolerance)
     else:
-        state = State()
         measured = parsed.columns((parsed.response,))
         used = list(dict.fromkeys((*measured, *parsed.columns(parsed.variables))))
         for name in measured:
             check_response(readings, name)
         complete, missing = _complete_rows(readings, used, measured)
-        rows = parsed.compute(readings, state, complete)[complete]
+        parsed = parsed.placed(readings)
+        rows = parsed.compute(readings, complete)[complete]
         if measured != (parsed.response,):
             check_response(rows, parsed.response)
         check_predictors(parsed, rows)
-        parsed, rows = place_bars(parsed, rows, state)
+        parsed, rows = place_bars(parsed, rows)
         if backend == "pygam":
             from psychlm.reading_times import pygam
 
@@ -164,7 +159,7 @@ def fit(
         else:
             from psychlm.reading_times import native
 
-            fitted = native.fit(rows, parsed, state, method, device, tolerance, weights)
+            fitted = native.fit(rows, parsed, method, device, tolerance, weights)
     return replace(fitted, formula=formula, missing=missing)
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm.reading_times._result import GAMFit, coefficient_tables, say_empty_cells, smooth_table
+from psychlm.reading_times._result import GAMFit, say_empty_cells, smooth_table
 from psychlm.reading_times.contrasts import Floats, is_number, require_columns
 from psychlm.reading_times.mgcv import (
     Columns,
     RFit,
     RMissingError,
+    fields_of,
     fit_in_r,
     in_r,
     named,
@@ -53,9 +54,6 @@ class Lme4Fit(RFit):
         for name, levels in self.levels.items():
             require_levels(name, data[name], levels)
         return self._ask("predict", data, not exclude), None
-
-    def _tests(self) -> pd.DataFrame:
-        return smooth_table({}, "ref_df", "F", "p")  # there are no smooths
 
     def _inference(self, ddf: DDF) -> tuple[Floats, Floats, Callable[[Floats], Floats]]:
         if ddf == "Kenward-Roger" and not self.is_mixed:
@@ -115,8 +113,8 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
         r_fit, in_r_columns, used = fit_in_r("lme4", call, formula, columns, r_arguments, groups)
         part = named(r_function("lme4_result")(r_fit, gaussian, in_r_columns))
 
-    converged = bool(part["converged"][0])
-    if not converged:
+    fields = fields_of(part, np.array(part["dof"]), used)
+    if not fields["converged"]:
         control = "lmerControl" if gaussian else "glmerControl"
         warnings.warn(
             'lme4 did not converge: search longer, by bobyqa alone, with r_arguments="control='
@@ -138,35 +136,20 @@ def fit(columns: Columns, formula: str, method: str, family: str, r_arguments: s
             table = np.array(bar["correlations"]).reshape(len(names), -1)
             label = f"({' + '.join(names)} | {group})"
             correlations[label] = pd.DataFrame(table, names, names)
-    estimate = np.array(part["estimate"])
-    covariance = np.array(part["covariance"]).reshape(len(estimate), -1)
     factors = [x for x in variables if x not in groups and not is_number(data[x])]
     empty_cells = tuple(str(name) for name in part["dropped"])
     say_empty_cells(empty_cells)
-    loglik = float(part["loglik"][0])
-    sigma = float(part["sigma"][0])
-    components = deviations | ({"residual": sigma} if gaussian else {})
-    dof = np.array(part["dof"])
+    components = deviations | ({"residual": fields["scale"] ** 0.5} if gaussian else {})
     return Lme4Fit(
         formula=formula,
         backend="lme4",
         method=method if gaussian else "ML",
         family=family,
-        loglik=loglik,
-        edf=float(part["edf"][0]),
-        **coefficient_tables([*map(str, part["names"])], estimate, covariance, dof),
+        **fields,
         smooths=smooth_table({}),
-        scale=sigma**2,
-        n=int(part["n"][0]),
-        converged=converged,
-        data=used,
-        residuals=pd.Series(np.array(part["residuals"]), used.index, name="residual"),
         variance_components=pd.Series(components, name="std_dev"),
-        criterion=-loglik,
-        aic=float(part["aic"][0]),
         correlations=correlations,
         singular=("lme4's isSingular",) if part["singular"][0] else (),
-        link=str(part["link"][0]),
         is_mixed=gaussian,
         parts={},
         random=tuple(deviations),

@@ -188,6 +188,23 @@ def fit_in_r(
     return result["fit"], in_r_columns, data.iloc[rows - 1]
 
 
+def fields_of(part: dict[str, Any], dof: float | Floats, used: pd.DataFrame) -> dict[str, Any]:
+    """Return the fields of a fit that R's result has under their names here."""
+    scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
+    numbers = {name: float(part[name][0]) for name in scalars if name in part}
+    estimate = np.asarray(part["estimate"])
+    covariance = np.asarray(part["covariance"]).reshape(len(estimate), -1)
+    return {
+        **numbers,
+        **coefficient_tables([*map(str, part["names"])], estimate, covariance, dof),
+        "link": str(part["link"][0]),
+        "converged": bool(part["converged"][0]),
+        "n": len(used),
+        "data": used,
+        "residuals": pd.Series(np.array(part["residuals"]), used.index, name="residual"),
+    }
+
+
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class RFit(GAMFit):
     """A fit in R, with what its predictions need."""
@@ -216,6 +233,11 @@ class RFit(GAMFit):
     def _terms(self, ddf: DDF) -> pd.DataFrame:
         found = self._ask("anova", ddf)
         return pd.DataFrame(found["values"], found["names"], found["columns"])
+
+    def _tests(self) -> pd.DataFrame:
+        labels = self.smooths.index  # lme4 has none
+        values = self._ask("tests") if len(labels) else ()
+        return smooth_table(dict(zip(labels, values, strict=True)), "ref_df", "F", "p")
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
@@ -263,11 +285,6 @@ class MgcvFit(RFit):
     def _deviance(self) -> tuple[float, float]:
         found = self._ask("inference")
         return float(found["deviance"][0]), float(found["residual_df"][0])
-
-    def _tests(self) -> pd.DataFrame:
-        labels = self.smooths.index
-        values = self._ask("tests") if len(labels) else ()
-        return smooth_table(dict(zip(labels, values, strict=True)), "ref_df", "F", "p")
 
 
 def fit(
@@ -323,15 +340,11 @@ def fit(
             call = f'gam({call}, method = "{method}", control = {control}'
         r_fit, _, used = fit_in_r("mgcv", call, formula, columns, r_arguments, labelled)
         part = named(r_function("mgcv_result")(r_fit))
-        scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
-        numbers: dict[str, Any] = {name: float(part[name][0]) for name in scalars}
-        estimate = np.asarray(part["estimate"])
-        covariance = np.asarray(part["covariance"]).reshape(len(estimate), -1)
-        tables = coefficient_tables([*part["names"]], estimate, covariance, part["dof"][0])
+        fields = fields_of(part, part["dof"][0], used)
         labels = [str(label) for label in part["labels"]]
         smooths = smooth_table(dict(zip(labels, part["smooth_edf"], strict=True)))
         is_random = dict(zip(labels, part["random"], strict=True))
-        components = [*part["components"], numbers["scale"] ** 0.5]
+        components = [*part["components"], fields["scale"] ** 0.5]
         index = [*(label for label in labels if is_random[label]), "residual"]
         # What the linear terms and smooths depend on.
         linear = [str(label) for label in part["linear"]]
@@ -356,14 +369,9 @@ def fit(
         backend="mgcv",
         method="REML" if bam else method,
         family=family,
-        link=str(part["link"][0]),
-        **tables,
+        **fields,
         smooths=smooths,
         variance_components=pd.Series(components, index, name="std_dev"),
-        n=len(used),
-        converged=bool(part["converged"][0]),
-        data=used,
-        residuals=pd.Series(np.array(part["residuals"]), used.index, name="residual"),
         parts=parts,
         random=tuple(effects),
         variables=variables,
@@ -373,5 +381,4 @@ def fit(
         factors=[*labelled, *columns.contrasts],
         levels=levels,
         in_fixed_terms=in_fixed_terms,
-        **numbers,
     )

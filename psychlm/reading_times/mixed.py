@@ -23,7 +23,7 @@ and the deviance is even in the diagonal of each triangle, so that the search ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -337,18 +337,21 @@ class Uncertainty:
             return np.where(variance > 0, 2 * variance**2 / spread, np.nan)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A mixed model at its optimum."""
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The smoothing, or the variances of random effects, that the criterion chooses."""
 
-    solution: Solution
-    edf1: Floats  # (q + r,): the diagonal of 2F - FF, summed over groups
-    covariances: dict[tuple[str, ...], Floats]  # of effects in one level; of a Diagonal its L_kk^2
-    deviations: dict[str, float]
-    correlations: dict[str, pd.DataFrame]  # by bar
-    singular: tuple[str, ...]  # what does not vary
-    n_parameters: int  # of the random effects
-    uncertainty: Uncertainty
+    solution: Solution  # on the CPU
+    score: float  # the criterion, in nats
+    n_parameters: float
+    deviations: dict[str, float]  # of random effects
+    # Of additive models the diagonal of S, (q + r,); of mixed models all that follows
+    penalty: Floats = field(default_factory=lambda: np.zeros(0))
+    # Of effects in one level; of a Diagonal its L_kk^2
+    covariances: dict[tuple[str, ...], Floats] = field(default_factory=dict)
+    correlations: dict[str, pd.DataFrame] = field(default_factory=dict)  # by bar
+    singular: tuple[str, ...] = ()  # what does not vary
+    uncertainty: Uncertainty | None = None
 
 
 def whitening(zz: Floats, n: int) -> Floats:
@@ -367,7 +370,9 @@ def _batch(values: Floats | float) -> Tensor:
     return torch.from_numpy(np.array(values, dtype=np.float64))[None]
 
 
-def solve(moments: Moments, components: dict[tuple[str, ...], Component], method: Method) -> Fit:
+def solve(
+    moments: Moments, components: dict[tuple[str, ...], Component], method: Method
+) -> Optimum:
     """Fit one model, from its cross-products and its random effects by their labels."""
     arrays: dict[str, Any] = {
         name: np.ascontiguousarray(values[0].numpy()) for name, values in vars(moments).items()
@@ -392,7 +397,6 @@ def solve(moments: Moments, components: dict[tuple[str, ...], Component], method
     diagonal, squares = (part[0].numpy() for part in in_u.reduced())
     counts = np.r_[np.ones(len(xx)), np.full(zz.shape[1], len(zz))]
     penalty = np.r_[(~fixed).astype(float), np.ones(zz.shape[1])]
-    edf = counts - penalty * diagonal
     beta = wide @ best.sol
     group_beta = best.u @ of_group.T
     rss = best.rss - float(np.square(best.sol[~fixed]).sum() + np.square(best.u).sum())
@@ -400,7 +404,8 @@ def solve(moments: Moments, components: dict[tuple[str, ...], Component], method
     solution = Solution(
         beta=_batch(beta),
         group_beta=_batch(group_beta),
-        edf=_batch(edf),
+        edf=_batch(counts - penalty * diagonal),
+        edf1=_batch(counts - penalty * (squares @ penalty)),
         inverse=Inverse(_batch(wide @ best.dense @ wide.T), _batch(of_b), _batch(of_b @ zx), none),
         log_lambda=_batch(np.zeros(0)),
         rss=_batch(rss),
@@ -445,14 +450,14 @@ def solve(moments: Moments, components: dict[tuple[str, ...], Component], method
             what = f"the combination {combinations[0]} of the effects does not vary"
             what += "".join(f", nor does {other}" for other in combinations[1:])
         singular.append(f"in {bar} {what}")
-    return Fit(
+    return Optimum(
         solution=solution,
-        edf1=counts - penalty * (squares @ penalty),
-        covariances=covariances,
+        score=best.deviance / 2,
+        n_parameters=float(problem.fixed.sum() + len(theta)),
         deviations=deviations,
+        covariances=covariances,
         correlations=correlations,
         singular=tuple(singular),
-        n_parameters=len(theta),
         uncertainty=problem.uncertainty(theta, best),
     )
 
@@ -465,21 +470,20 @@ def components_of(
     ``moments`` are of one model, on the CPU; ``start`` holds the first log lambda of the smooths,
     then of the grouped effects.
     """
-    matrix = design.matrix
     grouped = design.grouped
     xx = moments.xx[0].numpy()
     zz = moments.zz[0].sum(dim=0).numpy()
     n = int(moments.n)
     zx = moments.zx[0].numpy()
-    fixed = xx[np.ix_(matrix.free, matrix.free)]
+    fixed = xx[np.ix_(design.free, design.free)]
     parts: dict[tuple[str, ...], Component] = {}
     for labels in formula.blocks:
         of_groups = labels[0] in grouped.slices
-        slices = grouped.slices if of_groups else matrix.slices
+        slices = grouped.slices if of_groups else design.slices
         columns = np.stack([np.r_[slices[label]] for label in labels], axis=1)
         for label, places in zip(labels, columns.T, strict=True):
             # what the fixed effects leave of the columns z of an effect, z'z - z'X (X'X)^-1 X'z
-            borders = (zx[:, places[0]] if of_groups else xx[places])[:, matrix.free]
+            borders = (zx[:, places[0]] if of_groups else xx[places])[:, design.free]
             size = zz[places[0], places[0]] if of_groups else xx[places, places].sum()
             if size - (borders.T * np.linalg.solve(fixed, borders.T)).sum() < COLLINEAR * size:
                 raise FrameError(
@@ -489,18 +493,16 @@ def components_of(
         products = (zz if of_groups else xx)[columns[:, :, None], columns[:, None, :]].sum(axis=0)
         parts[labels] = Block(columns, of_groups, whitening(products, n))
     blocked = {label for labels in formula.blocks for label in labels}
-    for term in (*matrix.smooths, *grouped.terms):
-        first, start = np.split(start, [len(term.penalties)])
-        if term.label in blocked:
+    first_row = 0
+    for label, term in design.smooths.items():
+        rows = slice(first_row, first_row + len(term.penalties))
+        first_row = rows.stop
+        if label in blocked:
             continue
-        of_groups = term.label in grouped.slices
-        span = (grouped.slices if of_groups else matrix.slices)[term.label]
-        index = np.r_[span]
-        penalties = (
-            np.ones((1, len(index))) if of_groups else term.penalties / design.units[span] ** 2
-        )
-        touched = penalties.sum(axis=0) > 0
-        places = index[touched][None]
-        begin = np.exp(-first / 2)
-        parts[(term.label,)] = Diagonal(places, of_groups, penalties[:, touched], begin)
+        of_groups = label in grouped.slices
+        penalties = design.penalties[rows]
+        touched = np.flatnonzero(penalties.sum(axis=0) > 0)
+        places = touched - len(xx) if of_groups else touched
+        begin = np.exp(-start[rows] / 2)
+        parts[(label,)] = Diagonal(places[None], of_groups, penalties[:, touched], begin)
     return parts

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import infer_dtype
 from scipy import sparse
-from scipy.linalg import block_diag
 
-from psychlm.frames import FrameError, refuse
+from psychlm.frames import FrameError
 from psychlm.reading_times.contrasts import Floats, is_number, require_columns
-from psychlm.reading_times.formula import Bar, Formula, Smooth, State, full_coding
+from psychlm.reading_times.formula import Bar, Formula, Smooth, full_coding
 from psychlm.reading_times.smooths import (
-    By,
-    Interaction,
     Linear,
-    RandomEffect,
-    Term,
     factor_levels,
     linear,
-    place_smooth,
-    random_effect,
 )
 
 Integers = NDArray[np.int64]
-Rows = Callable[[tuple[str, ...]], tuple[pd.DataFrame, Integers]]
-REPEATS = 4  # a smooth's columns are kept once per value that has so many rows on average
 CELLS = 8  # so many cells a row may a table of pairs of values have; a larger one is sparse
 COLLINEAR = 1e-9  # a column of which the others leave a smaller share is their combination
 NUMBERS = "integer", "floating", "mixed-integer-float", "decimal"  # as pandas calls objects
@@ -48,7 +38,7 @@ class Block:
 
     places: Integers  # (k,): in the whole matrix
     values: Floats  # (m, k)
-    index: Integers | None  # (n,); None where m = n and the rows are those of the data
+    index: Integers  # (n,)
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ class Columns:
     here they are as they are.
     """
 
-    blocks: tuple[Block, ...]  # the first alone may lack an index
+    blocks: tuple[Block, ...]
     n: int
 
     @property
@@ -80,7 +70,7 @@ class Columns:
         for block in self.blocks:
             places = block.places
             values = block.values
-            counts = np.ones(self.n) if block.index is None else np.bincount(block.index)
+            counts = np.bincount(block.index).astype(np.float64)
             mean[places] = np.where(centred[places], counts @ values / self.n, 0)
             values = values - mean[places]
             root = np.sqrt(counts @ np.square(values) / self.n)
@@ -92,30 +82,25 @@ class Columns:
         """Return the columns at some rows."""
         blocks = []
         for block in self.blocks:
-            if block.index is None:
-                blocks.append(Block(block.places, block.values[rows], None))
-            else:
-                used, index = np.unique(block.index[rows], return_inverse=True)
-                blocks.append(Block(block.places, block.values[used], index))
+            used, index = np.unique(block.index[rows], return_inverse=True)
+            blocks.append(Block(block.places, block.values[used], index))
         return Columns(tuple(blocks), rows.stop - rows.start)
 
     def times(self, coefficients: Floats) -> Floats:
         """Return the columns' product with coefficients, (q,) to (n,)."""
         total = np.zeros(self.n)
         for block in self.blocks:
-            part = block.values @ coefficients[block.places]
-            total += part if block.index is None else part[block.index]
+            total += (block.values @ coefficients[block.places])[block.index]
         return total
 
     def products(self, weights: Floats) -> Floats:
         """Return the weighted cross-products X' diag(w) X, shape (q, q)."""
         result = np.empty((self.q, self.q))
         for i, one in enumerate(self.blocks):
-            counts = weights if one.index is None else np.bincount(one.index, weights)
+            counts = np.bincount(one.index, weights)
             own = (one.values * counts[:, None]).T @ one.values
             result[np.ix_(one.places, one.places)] = own
             for other in self.blocks[:i]:
-                assert one.index is not None
                 product = one.values.T @ self._sums(other, one.index, len(one.values), weights)
                 result[np.ix_(one.places, other.places)] = product
                 result[np.ix_(other.places, one.places)] = product.T
@@ -129,12 +114,11 @@ class Columns:
         return result
 
     def _sums(self, block: Block, level: Integers, n_levels: int, weights: Floats) -> Floats:
-        index = np.arange(self.n) if block.index is None else block.index
         shape = n_levels, len(block.values)
         if shape[0] * shape[1] <= CELLS * self.n:
-            cells = np.bincount(level * shape[1] + index, weights, shape[0] * shape[1])
+            cells = np.bincount(level * shape[1] + block.index, weights, shape[0] * shape[1])
             return cells.reshape(shape) @ block.values
-        return sparse.csr_array((weights, (level, index)), shape=shape) @ block.values
+        return sparse.csr_array((weights, (level, block.index)), shape=shape) @ block.values
 
 
 def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[pd.DataFrame, Integers]:
@@ -149,101 +133,39 @@ def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[pd.Data
     return chosen.drop_duplicates(ignore_index=True), index
 
 
-def rows_of(data: pd.DataFrame) -> Rows:
-    """Return :func:`distinct_rows` of these data by variables, computed once for each."""
-    return cache(partial(distinct_rows, data))
-
-
 # ---- the terms of one formula ----
 
 
-def _slices(labels: Sequence[str], widths: Sequence[int]) -> dict[str, slice]:
-    spans = pairwise(accumulate(widths, initial=0))
-    return {label: slice(*span) for label, span in zip(labels, spans, strict=True)}
+def linear_terms(formula: Formula, data: pd.DataFrame) -> tuple[list[Linear], tuple[str, ...]]:
+    """Return the linear terms of a formula, their factors coded as R codes them, and the columns of
+    interactions that are left out because no row determines them (some cells are empty).
 
-
-@dataclass(frozen=True)
-class ModelMatrix:
-    """The terms of a formula, their bases placed at the data of a fit; the intercept is first."""
-
-    terms: tuple[Term, ...]
-    names: tuple[str, ...]  # of the p columns
-    slices: dict[str, slice]  # the columns of each term, by its label
-    centred: NDArray[np.bool_]  # (p,): not the intercept, random effects, by= and ti(), as in mgcv
-    penalties: Floats  # (n_penalties, p): diagonals, on the columns as Term.columns returns them
-
-    @property
-    def smooths(self) -> list[Term]:
-        """Return the smooths and random effects."""
-        return [term for term in self.terms if not isinstance(term, Linear)]
-
-    @property
-    def free(self) -> NDArray[np.bool_]:
-        """Return which columns no penalty touches, shape (p,)."""
-        return np.asarray(self.penalties.sum(axis=0) == 0)
-
-    def block(self, terms: Sequence[Term], data: pd.DataFrame, index: Integers | None) -> Block:
-        """Return the columns of some terms at the rows of ``data``."""
-        places = [np.zeros(0, int), *(np.r_[self.slices[term.label]] for term in terms)]
-        values = [np.zeros((len(data), 0)), *(term.columns(data) for term in terms)]
-        return Block(np.concatenate(places), np.hstack(values), index)
-
-    def distinct(self, data: pd.DataFrame, rows: Rows) -> Columns:
-        """Return the columns as they are, those of a smooth whose values repeat once per value."""
-        blocks = list[Block]()
-        rest = list[Term]()
-        for term in self.terms:
-            if not isinstance(term, Linear):
-                values, index = rows(term.variables)
-                if len(values) * REPEATS <= len(data):
-                    blocks.append(self.block([term], values, index))
-                    continue
-            rest.append(term)
-        return Columns((self.block(rest, data, None), *blocks), len(data))
-
-    def diagonals(self, mean: Floats, *covariances: Floats) -> list[tuple[Floats, Floats]]:
-        """Return what ``smooths.start_smoothing`` needs of each smooth."""
-        pairs = [(term, self.slices[term.label]) for term in self.smooths]
-        return [term.diagonals(mean[s], *(c[s, s] for c in covariances)) for term, s in pairs]
-
-
-def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None) -> ModelMatrix:
-    """Place the bases of a formula's smooths at the rows of ``data``, which must be complete.
-
-    ``rows`` is :func:`rows_of` these data where more than this function needs them.
+    R's ``model.matrix`` of ``y ~ f:q`` has an intercept and an indicator of every cell, whose sum
+    it is. As in R's ``lm``, the last of such columns is left out.
     """
-    terms: list[Term] = [linear((), data), *linear_terms(formula, data)]
-    rows = rows or rows_of(data)
-    for smooth in formula.smooths:
-        if smooth.basis == "re":
-            terms.append(random_effect(smooth, data))
-        else:  # a basis depends on the values and on how often they occur
-            values, index = rows(smooth.all_variables)
-            terms += place_smooth(smooth, values, np.bincount(index).astype(np.float64))
-    names = tuple(name for term in terms for name in term.names)
-    labels = [term.label for term in terms]
-    twice = [label for label in labels if labels.count(label) > 1]
-    refuse("terms", twice, "have one name; rename a column, or levels of a factor in by=")
-    slices = _slices(labels, [len(term.names) for term in terms])
-    centred = np.arange(len(names)) > 0
-    for term in terms:
-        if isinstance(term, RandomEffect | By | Interaction):
-            centred[slices[term.label]] = False
-    # Each penalty touches the columns of its own smooth only.
-    penalties = block_diag(*(term.penalties for term in terms))
-    return ModelMatrix(tuple(terms), names, slices, centred, penalties)
-
-
-def linear_terms(formula: Formula, data: pd.DataFrame) -> list[Linear]:
-    """Return the linear terms of a formula, their factors coded as R codes them."""
     coding = full_coding(formula.linear)
-    return [
-        linear(term, data, coding[term], formula.aliased, formula.contrasts)
-        for term in formula.linear
-    ]
+    lines = [linear(term, data, coding[term], formula.contrasts) for term in formula.linear]
+    kind_of_column: list[str] = []
+    for line in lines:
+        codings = [coding for coding in line.codings if coding is not None]
+        kind = ""
+        if any(len(coding) == coding.shape[1] for coding in codings):
+            kind = "of all levels"
+        elif codings and len(line.variables) > 1:
+            kind = "of cells"
+        kind_of_column += [kind] * len(line.names)
+    if not any(kind_of_column):
+        return lines, ()
+    columns = np.hstack([line.columns(data) for line in lines])
+    columns -= columns.mean(axis=0)
+    columns /= np.maximum(np.sqrt(np.square(columns).mean(axis=0)), 1e-300)
+    names = [name for line in lines for name in line.names]
+    left_out = [i for i in redundant(columns.T @ columns / len(data)) if kind_of_column[i]]
+    empty = tuple(names[i] for i in left_out if kind_of_column[i] == "of cells")
+    return [line.without({names[i] for i in left_out}) for line in lines], empty
 
 
-def place_bars(formula: Formula, data: pd.DataFrame, state: State) -> tuple[Formula, pd.DataFrame]:
+def place_bars(formula: Formula, data: pd.DataFrame) -> tuple[Formula, pd.DataFrame]:
     """Place the random effects in lme4's notation at the data.
 
     Each column of a bar's terms (their factors are coded as in R) becomes one random effect; those
@@ -281,98 +203,7 @@ def place_bars(formula: Formula, data: pd.DataFrame, state: State) -> tuple[Form
     if twice := sorted(labels[labels.duplicated()]):
         raise FrameError(f"the random effects {twice} are there twice; keep one")
     placed = replace(formula, smooths=tuple(smooths), bars=tuple(bars), blocks=tuple(blocks))
-    return placed, placed.compute(data, state) if bars else data
-
-
-def leave_out_aliased(formula: Formula, data: pd.DataFrame) -> Formula:
-    """Note the columns of factors that columns before them determine, which have no coefficient.
-
-    R's ``model.matrix`` of ``y ~ f:q`` has an intercept and an indicator of every cell, whose sum
-    it is. As in R's ``lm``, the last of such columns is left out. An interaction of factors some of
-    whose cells are empty has such columns too: ``empty_cells``.
-    """
-    lines = linear_terms(formula, data)
-    codings = [[coding for coding in line.codings if coding is not None] for line in lines]
-    by_all_levels = [any(len(x) == x.shape[1] for x in of_line) for of_line in codings]
-    of_factors = [
-        len(line.variables) > 1 and len(of_line) > 0
-        for line, of_line in zip(lines, codings, strict=True)
-    ]
-    if not any(by_all_levels) and not any(of_factors):
-        return formula
-    columns = np.hstack([line.columns(data) for line in lines])
-    columns -= columns.mean(axis=0)
-    columns /= np.maximum(np.sqrt(np.square(columns).mean(axis=0)), 1e-300)
-    names = [name for line in lines for name in line.names]
-    sizes = [len(line.names) for line in lines]
-    usual = np.repeat(by_all_levels, sizes)
-    of_cells = np.repeat(of_factors, sizes) & ~usual
-    index = redundant(columns.T @ columns / len(data))
-    empty = tuple(names[i] for i in index if of_cells[i])
-    aliased = frozenset(names[i] for i in index if usual[i] or of_cells[i])
-    return replace(formula, aliased=aliased, empty_cells=empty)
-
-
-@dataclass(frozen=True)
-class GroupedEffects:
-    """The random effects of the factor with the most levels, which :mod:`reml` eliminates.
-
-    A reading has one level, and r values that are multiplied by its level's coefficients: 1 for an
-    intercept, a number for a slope, indicators for another factor within the level.
-    """
-
-    factor: str
-    levels: tuple[object, ...]
-    terms: tuple[RandomEffect, ...]
-
-    @property
-    def slices(self) -> dict[str, slice]:
-        """Return the places of each term among the r values."""
-        widths = [len(term.names) // len(self.levels) for term in self.terms]
-        return _slices([term.label for term in self.terms], widths)
-
-    @property
-    def penalties(self) -> list[Floats]:
-        """Return the penalty of each term, which touches its values alone, shape (1, width)."""
-        return [np.ones((1, span.stop - span.start)) for span in self.slices.values()]
-
-    def diagonals(self, zz: Floats, n: int) -> list[tuple[Floats, Floats]]:
-        """Return what ``start_smoothing`` needs of each term, from z'z of each level."""
-        information = np.einsum("gaa->ga", zz) / n
-        of_terms = [information[:, span].ravel() for span in self.slices.values()]
-        return [(of_term, np.ones((1, len(of_term)))) for of_term in of_terms]
-
-    def rows(self, data: pd.DataFrame) -> tuple[Integers, Floats]:
-        """Return the place of each row's level, -1 if it was not in the fit, and its r values."""
-        if not self.terms:
-            return np.zeros(len(data), dtype=np.int64), np.zeros((len(data), 0))
-        level = pd.Index(self.levels).get_indexer(pd.Index(data[self.factor]))
-        values = [term.columns(data, without=self.factor) for term in self.terms]
-        return level.astype(np.int64), np.hstack(values)
-
-
-def group_random_effects(
-    formula: Formula, data: pd.DataFrame, at_least: int = 1
-) -> tuple[Formula, GroupedEffects]:
-    """Take the random effects of the factor with the most levels out of a formula; none where there
-    are fewer than ``at_least`` levels."""
-    random = [smooth for smooth in formula.smooths if smooth.basis == "re"]
-    sizes: dict[str, int] = {}
-    factors_of = []
-    for smooth in random:
-        levels_of = {name: factor_levels(data[name]) for name in smooth.variables}
-        counts = {name: len(levels) for name, levels in levels_of.items() if levels is not None}
-        # Ids that are numbers label groups, too (see random_effect).
-        factors_of.append(counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()})
-        sizes |= factors_of[-1]
-    if max(sizes.values(), default=0) < at_least:
-        return formula, GroupedEffects("", (), ())
-    factor = max(sizes, key=lambda name: sizes[name])
-    chosen = [smooth for smooth, own in zip(random, factors_of, strict=True) if factor in own]
-    terms = tuple(random_effect(smooth, data) for smooth in chosen)
-    levels = terms[0].factors[terms[0].variables.index(factor)] or ()
-    others = tuple(smooth for smooth in formula.smooths if smooth not in chosen)
-    return replace(formula, smooths=others), GroupedEffects(factor, levels, terms)
+    return placed, placed.compute(data) if bars else data
 
 
 # ---- checks ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any
@@ -26,13 +26,9 @@ from psychlm.reading_times._result import (
 )
 from psychlm.reading_times.contrasts import Contrast, Floats
 from psychlm.reading_times.design import Design, Regression, place
-from psychlm.reading_times.formula import Formula, State
+from psychlm.reading_times.formula import Formula
 from psychlm.reading_times.kenward_roger import LARGEST, KenwardRoger
-from psychlm.reading_times.model_matrix import (
-    check_collinear,
-    leave_out_aliased,
-    linear_terms,
-)
+from psychlm.reading_times.model_matrix import check_collinear, linear_terms
 from psychlm.reading_times.reml import (
     Inverse,
     Method,
@@ -42,11 +38,7 @@ from psychlm.reading_times.reml import (
     penalised_columns,
     solve,
 )
-from psychlm.reading_times.smooths import (
-    Linear,
-    factor_levels,
-    start_smoothing,
-)
+from psychlm.reading_times.smooths import Linear, SmoothTerm, factor_levels
 from psychlm.reading_times.tests import DDF, change_of_coding, f_test
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
@@ -54,30 +46,15 @@ PERFECT = 1e-12  # share of the response's sum of squares below which residuals 
 INFLATED = 1e6  # variance inflation above which cross-products lose digits that the rows still have
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optimum:
-    """The smoothing, or the variances of random effects, that the criterion chooses."""
-
-    solution: Solution  # on the CPU
-    moments: Moments  # on the CPU
-    loglik: float
-    score: float  # the criterion, in nats
-    n_parameters: float
-    deviations: dict[str, float]  # of random effects
-    # The diagonal of S of additive models, (q + r,)
-    penalty: Floats = field(default_factory=lambda: np.zeros(0))
-    mixed_fit: mixed.Fit | None = None  # None of additive models
-
-
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class NativeFit(GAMFit):
     """A native fit: the coefficients of centred and scaled columns, and what they rest on."""
 
     design: Design
-    state: State  # of the formula's expressions
     weights: Floats  # of these rows
     mean: float  # of the response less the offset
-    optimum: Optimum
+    moments: Moments  # on the CPU
+    optimum: mixed.Optimum
     again: Callable[[Method], GAMFit]  # fits these rows by another method
 
     def _evaluate(
@@ -89,17 +66,15 @@ class NativeFit(GAMFit):
         (u'Tu + z'V_g z); see :class:`psychlm.reading_times.reml.Inverse`.
         """
         design = self.design
-        data = design.read.compute(data, self.state)
+        data = design.read.compute(data)
         x = np.zeros((len(data), len(design.units)))
         x[:, 0] = constant
-        for term in design.matrix.terms[1:]:
-            span = design.matrix.slices[term.label]
+        for term in design.terms[1:]:
+            span = design.slices[term.label]
             kept = design.label(term) in chosen
-            columns = term.columns(data)
-            if isinstance(term, Linear):  # R's linear terms are not centred
-                x[:, span] = columns * kept - design.centre[span] * constant
-            elif kept:
-                x[:, span] = columns - design.centre[span]
+            # R's linear terms are not centred
+            is_centred = constant if isinstance(term, Linear) else kept
+            x[:, span] = term.columns(data) * kept - design.centre[span] * is_centred
         x /= design.units
         level, z = design.grouped.rows(data)
         for label, span in design.grouped.slices.items():
@@ -127,7 +102,7 @@ class NativeFit(GAMFit):
 
     def _design(self, data: pd.DataFrame) -> tuple[Floats, Floats]:
         design = self.design
-        data = design.read.compute(data, self.state)
+        data = design.read.compute(data)
         places = design.places(design.fixed)
         columns = np.hstack([term.columns(data) for term in design.fixed])
         columns = (columns - design.centre[places]) / design.units[places]
@@ -137,11 +112,12 @@ class NativeFit(GAMFit):
         places = self.design.places(self.design.fixed)
         estimate = self.solution.beta[0].numpy()[places]
         covariance = self.solution.inverse.dense[0].numpy()[np.ix_(places, places)] * self.scale
-        if self.optimum.mixed_fit is None:
+        uncertainty = self.optimum.uncertainty
+        if uncertainty is None:
             return estimate, covariance, lambda x: np.full(len(x), self._residual_dof)
         if ddf == "Kenward-Roger":
             return estimate, self._kenward_roger.adjusted, self._kenward_roger.dof
-        return estimate, covariance, self.optimum.mixed_fit.uncertainty.dof
+        return estimate, covariance, uncertainty.dof
 
     @property
     def _residual_dof(self) -> float:
@@ -161,12 +137,11 @@ class NativeFit(GAMFit):
             flaw = f"the smooths {[s.label for s in smooths]} have penalties"
         if flaw:
             raise ValueError(f"Kenward and Roger's method is not for this fit: {flaw}")
-        data = self.design.read.compute(self.data, self.state)
+        data = self.design.read.compute(self.data)
         terms = self.design.smooths
         parts = []
-        assert self.optimum.mixed_fit is not None
         for labels in self.design.read.blocks:
-            covariance = self.optimum.mixed_fit.covariances[labels]
+            covariance = self.optimum.covariances[labels]
             columns = [terms[label].columns(data) for label in labels]
             for i, j in combinations_with_replacement(range(len(labels)), 2):
                 product = columns[i] @ columns[j].T
@@ -214,14 +189,14 @@ class NativeFit(GAMFit):
         term are averages over the levels of the other factors, each weighing the same.
         """
         read = self.design.read
-        data = read.compute(self.data, self.state)
+        data = read.compute(self.data)
         centred = {}
         for name in read.variables:
             if levels := factor_levels(data[name]):
                 matrix = np.eye(len(levels))[:, 1:] - 1 / len(levels)
                 centred[name] = Contrast("matrix", matrix=matrix)
-        formula = leave_out_aliased(replace(read, contrasts=centred), data)
-        coded = [np.ones((len(data), 1)), *(x.columns(data) for x in linear_terms(formula, data))]
+        lines, _ = linear_terms(replace(read, contrasts=centred), data)
+        coded = [np.ones((len(data), 1)), *(line.columns(data) for line in lines)]
         own = np.hstack([line.columns(data) for line in self.design.lines])
         return change_of_coding(np.hstack(coded), own)
 
@@ -229,18 +204,7 @@ class NativeFit(GAMFit):
         return self.again("ML").loglik
 
     def _deviance(self) -> tuple[float, float]:
-        return float(self.solution.rss), self.n - float(self.edf1_of_all().sum())
-
-    def edf1_of_all(self) -> Floats:
-        """Return the diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal, (q + r,)."""
-        if self.optimum.mixed_fit is not None:
-            return self.optimum.mixed_fit.edf1
-        q = len(self.design.units)
-        n_groups = len(self.design.grouped.levels)
-        penalty = self.optimum.penalty
-        counts = np.r_[np.ones(q), np.full(len(penalty) - q, n_groups)]
-        squares = self.solution.inverse.reduced()[1][0].numpy()
-        return counts - penalty * (squares @ penalty)
+        return float(self.solution.rss), self.n - float(self.solution.edf1.sum())
 
     def _predict(
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
@@ -261,8 +225,8 @@ class NativeFit(GAMFit):
         beta = solved.beta[0].numpy()
         edf = solved.edf[0].numpy()
         dof = max(1.0, np.round(float(solved.n) - edf.sum()))
-        edf1 = self.edf1_of_all()
-        xx = self.optimum.moments.xx[0].numpy()
+        edf1 = solved.edf1[0].numpy()
+        xx = self.moments.xx[0].numpy()
         all_columns = None
         rows = {}
         for label, span in self.design.spans.items():
@@ -282,7 +246,7 @@ class NativeFit(GAMFit):
         """Return coefficients, cross-products and penalty of all columns, the grouped ones level by
         level, and the random effect that each belongs to."""
         q = len(self.design.units)
-        m = self.optimum.moments
+        m = self.moments
         n_groups, r = m.zy.shape[1:]
         zx = m.zx[0].reshape(n_groups * r, q).numpy()
         zz = block_diag(*m.zz[0].numpy(), np.zeros((0, 0)))
@@ -307,8 +271,8 @@ class NativeFit(GAMFit):
         for label in self.random:
             names = [name.removeprefix(f"{label}.") for name in design.smooths[label].names]
             levels = np.array(names, dtype=object)
-            if label in design.matrix.slices:
-                span = design.matrix.slices[label]
+            if label in design.slices:
+                span = design.slices[label]
                 estimate = self.solution.beta[0].numpy()[span] / design.units[span]
                 variance = dense.diagonal()[span] / design.units[span] ** 2
             else:
@@ -322,20 +286,19 @@ class NativeFit(GAMFit):
         return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def _null_space(design: Design, covariance: Floats) -> float:
+def _null_space(design: Design) -> float:
     """Return what mgcv's coordinates add to the restricted likelihood of these, in nats.
 
     REML integrates the unpenalised coefficients with respect to their own scale. With the change C
     from mgcv's coefficients of a smooth to these and W the columns of C^-1 for those that are not
     penalised, log|A| - log|S|+ of mgcv's is that of these less log|W'W|.
     """
-    matrix = design.matrix
-    added = float(np.log(design.units[matrix.free]).sum())
+    added = float(np.log(design.units[design.free]).sum())
     for term in design.fixed:
-        span = matrix.slices[term.label]
-        free = matrix.free[span]
-        if not isinstance(term, Linear) and free.any():
-            w = np.linalg.inv(term.change(design.centre[span], covariance[span, span]))[:, free]
+        span = design.slices[term.label]
+        free = design.free[span]
+        if isinstance(term, SmoothTerm) and free.any():
+            w = np.linalg.inv(term.change)[:, free]
             added -= float(np.linalg.slogdet(w.T @ w)[1]) / 2
     return added
 
@@ -354,7 +317,6 @@ def _warn_of_a_reproduced_response(rss: float, total: float) -> None:
 def fit(
     data: pd.DataFrame,
     formula: Formula,
-    state: State,
     method: Method,
     device: Device,
     tolerance: float,
@@ -365,13 +327,11 @@ def fit(
     kept = [*dict.fromkeys([*kept, *formula.columns((*formula.variables, formula.response))])]
 
     def again(other: Method) -> GAMFit:
-        return fit(data[kept], formula, state, other, device, tolerance, weights)
+        return fit(data[kept], formula, other, device, tolerance, weights)
 
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
     design, columns = place(formula, data)
-    matrix = design.matrix
     grouped = design.grouped
-    units = design.units
     response = data[formula.response].to_numpy(np.float64)
     offset = formula.offset(data)
     n = len(response)
@@ -379,30 +339,36 @@ def fit(
     w = np.ones(n) if weights is None else data[weights].to_numpy(np.float64, copy=True)
     y = response - offset - mean
     rows = Regression(columns, y[:, None], w, *grouped.rows(data))
-    n_free = int(matrix.free.sum())
+    n_free = int(design.free.sum())
     if n <= n_free:
         raise FrameError(f"{n} rows are too few for {n_free} unpenalised coefficients; drop terms")
 
-    # Cross-products, weighted; the coordinates of mgcv's coefficients depend on no weights.
-    where = torch_device(device, "reading_times.fit", float64=True)
+    # Cross-products, weighted; whether columns are collinear depends on no weights.
     xx, xy, yy, _, zz, zx, zy = rows.products(len(grouped.levels))
     of_all = xx, xy[:, 0], yy[0], float(n), zz, zx, zy[:, :, 0]
-    moments = Moments(*(torch.from_numpy(np.asarray(part)[None]).to(where) for part in of_all))
+    moments = Moments(*(torch.from_numpy(np.asarray(part)[None]) for part in of_all))
     correlation = (xx if weights is None else columns.products(np.ones(n))) / n
-    check_collinear(correlation, matrix.names, matrix.free)
+    check_collinear(correlation, design.names, design.free)
 
     # Smoothing from mgcv's first lambda; each random effect has a penalty, grouped ones come last.
-    covariances = correlation * np.outer(units, units)
-    weighted = xx / n * np.outer(units, units)
-    diagonals = matrix.diagonals(design.centre, covariances, weighted)
-    diagonals += grouped.diagonals(zz, n)
-    start = start_smoothing(diagonals, n)
+    start = design.start(xx, zz, n)
     # what mgcv's units of the unpenalised coefficients add to the restricted likelihood
-    of_units = _null_space(design, covariances) if method == "REML" else 0.0
+    of_units = _null_space(design) if method == "REML" else 0.0
+    where = torch_device(device, "reading_times.fit", float64=True)
     if formula.blocks:
-        optimum = _mixed_optimum(formula, design, w, _to_cpu(moments), start, of_units, method)
+        components = mixed.components_of(formula, design, moments, start)
+        optimum = mixed.solve(moments, components, method)
+        for message in optimum.singular:
+            warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
     else:
-        optimum = _additive_optimum(design, rows, moments, start, of_units, method, tolerance)
+        found = solve(
+            Moments(*(part.to(where) for part in vars(moments).values())),
+            torch.from_numpy(design.penalties).to(where),
+            torch.from_numpy(start).to(where),
+            method=method,
+            tolerance=tolerance,
+        )
+        optimum = _additive_optimum(design, rows, moments, _to_cpu(found), method)
 
     # Estimates of linear terms are as R has them; the intercept is a combination of all.
     solution = optimum.solution
@@ -415,10 +381,12 @@ def fit(
     estimate[0] += mean
     covariance = to_r @ solution.inverse.dense[0].numpy() @ to_r.T * scale
     dof = n - edf.sum()
-    of_bars: dict[str, Any] = {}
-    if (found := optimum.mixed_fit) is not None:
-        dof = found.uncertainty.dof(to_r[:, found.uncertainty.columns])
-        of_bars = {"correlations": found.correlations, "singular": found.singular}
+    of_weights = float(np.log(w).sum()) / 2
+    criterion_reached = optimum.score + of_units - of_weights
+    loglik = float(solution.loglik) + of_weights
+    if optimum.uncertainty is not None:  # a mixed model, whose likelihood is the criterion's
+        dof = optimum.uncertainty.dof(to_r[:, optimum.uncertainty.columns])
+        loglik = -criterion_reached
     total = float((w * (y - np.average(y, weights=w)) ** 2).sum())
     _warn_of_a_reproduced_response(rss, total)
     residuals = w**0.5 * rows.residuals(solution)
@@ -431,7 +399,7 @@ def fit(
         formula=formula.text,
         backend="native",
         method=method,
-        loglik=optimum.loglik,
+        loglik=loglik,
         edf=float(edf.sum()),
         **coefficient_tables(names, estimate, covariance, dof),
         smooths=smooth_table(edf_of),
@@ -443,19 +411,20 @@ def fit(
         variance_components=pd.Series(deviations, name="std_dev"),
         r_squared=_r_squared(response, w, residuals, float(edf.sum())),
         deviance_explained=1 - rss / total,
-        criterion=optimum.score,
-        aic=-2 * optimum.loglik + 2 * (optimum.n_parameters + 1),
-        **of_bars,
-        is_mixed=optimum.mixed_fit is not None,
+        criterion=criterion_reached,
+        aic=-2 * loglik + 2 * (optimum.n_parameters + 1),
+        correlations=optimum.correlations,
+        singular=optimum.singular,
+        is_mixed=optimum.uncertainty is not None,
         parts=design.parts,
         random=random,
         variables=read.columns(read.variables),
         fixed_variables=read.columns(read.fixed_variables),
         empty_cells=design.empty_cells,
         design=design,
-        state=state,
         weights=w,
         mean=mean,
+        moments=moments,
         optimum=optimum,
         again=again,
     )
@@ -470,54 +439,20 @@ def _r_squared(response: Floats, weights: Floats, residuals: Floats, edf: float)
     return 1 - float(left / np.var(about_mean, ddof=1))
 
 
-def _mixed_optimum(
-    formula: Formula,
-    design: Design,
-    weights: Floats,
-    moments: Moments,
-    start: Floats,
-    of_units: float,
-    method: Method,
-) -> Optimum:
-    """Fit a model with random effects in lme4's notation, whose likelihood is marginal."""
-    components = mixed.components_of(formula, design, moments, start)
-    found = mixed.solve(moments, components, method)
-    for message in found.singular:
-        warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
-    loglik = float(found.solution.loglik) + float(np.log(weights).sum()) / 2 - of_units
-    return Optimum(
-        solution=found.solution,
-        moments=moments,
-        loglik=loglik,
-        score=-loglik,
-        n_parameters=float(design.matrix.free.sum() + found.n_parameters),
-        deviations=found.deviations,
-        mixed_fit=found,
-    )
-
-
 def _additive_optimum(
     design: Design,
     rows: Regression,
     moments: Moments,
-    start: Floats,
-    of_units: float,
+    solution: Solution,
     method: Method,
-    tolerance: float,
-) -> Optimum:
-    """Fit a model whose coefficients have penalties."""
-    matrix = design.matrix
-    grouped = design.grouped
+) -> mixed.Optimum:
+    """Return the optimum of a model whose coefficients have penalties."""
     w = rows.weights
     n = len(w)
-    penalties = torch.from_numpy(block_diag(matrix.penalties / design.units**2, *grouped.penalties))
-    where = moments.xx.device
-    begin = penalties.to(where), torch.from_numpy(start).to(where)
-    solution = _to_cpu(solve(moments, *begin, method=method, tolerance=tolerance))
-    moments = _to_cpu(moments)
+    penalties = torch.from_numpy(design.penalties)
     lambdas = solution.log_lambda[0].exp()
     penalty = lambdas @ penalties
-    inflated = n * solution.inverse.dense[0].diagonal()[matrix.free].max() > INFLATED
+    inflated = n * solution.inverse.dense[0].diagonal()[design.free].max() > INFLATED
     if inflated or float(solution.rss) < PERFECT * float(moments.yy):
         solution = _refined(solution, rows, penalty.numpy())
         rss = torch.tensor([w @ rows.residuals(solution) ** 2])
@@ -530,18 +465,15 @@ def _additive_optimum(
     beta = solution.beta[0]
     group_beta = solution.group_beta[0]
     penalised = (penalty[:q] * beta.square()).sum() + (penalty[q:] * group_beta.square()).sum()
-    dof = n - (int(matrix.free.sum()) if method == "REML" else 0)
+    dof = n - (int(design.free.sum()) if method == "REML" else 0)
     variance = (solution.rss + penalised) / dof
     theta = torch.cat([solution.log_lambda, variance.log()[:, None]], dim=1)
     reached = criterion(moments, penalties, penalised_columns(penalties), theta, method)
-    of_weights = float(np.log(w).sum()) / 2
-    owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
+    owners = [label for label, term in design.smooths.items() for _ in term.penalties]
     deviations = (solution.scale / lambdas).sqrt().tolist()
-    return Optimum(
+    return mixed.Optimum(
         solution=solution,
-        moments=moments,
-        loglik=float(solution.loglik) + of_weights,
-        score=float(reached.value) + of_units - of_weights,
+        score=float(reached.value),
         n_parameters=float(solution.edf.sum()),
         deviations=dict(zip(owners, deviations, strict=True)),
         penalty=penalty.numpy(),
@@ -569,6 +501,6 @@ def _refined(solution: Solution, rows: Regression, penalty: Floats) -> Solution:
 
 
 def _to_cpu(values: Any) -> Any:
-    """Move a solution or moments to the CPU."""
+    """Move a solution to the CPU."""
     moved = {n: _to_cpu(x) if isinstance(x, Inverse) else x.cpu() for n, x in vars(values).items()}
     return type(values)(**moved)

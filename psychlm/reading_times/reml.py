@@ -74,6 +74,7 @@ class Solution:
     beta: Tensor  # (B, q): coefficients of dense columns
     group_beta: Tensor  # (B, G, r): of grouped columns
     edf: Tensor  # (B, q + r): the effective degrees of freedom of each column, summed over groups
+    edf1: Tensor  # (B, q + r): with F = A^-1 X'X the diagonal of 2F - FF, where that of F is edf
     inverse: Inverse  # of A; times scale it is the coefficients' Bayesian covariance
     log_lambda: Tensor  # (B, n_penalties)
     rss: Tensor  # (B,): residual sum of squares
@@ -185,11 +186,11 @@ def solve(
 ) -> Solution:
     """Fit B models that share their penalties.
 
-    With the weights s = sum_j lambda_j d_j at the optimum: b = A^-1 X'y, edf_k = (A^-1 X'X)_kk = 1
-    - s_k (A^-1)_kk, and rss = y'y - b'X'y - b'Sb. The first column of a design is the intercept,
-    which no penalty touches; y is centred. ``penalties``, shape (n_penalties, q + r), are the
-    diagonals d_j of the dense and then the grouped columns (all of these have one), and ``start``
-    is the first log lambda, (n_penalties,) or (B, n_penalties).
+    With the weights s = sum_j lambda_j d_j at the optimum: b = A^-1 X'y, edf_k = F_kk = 1 - s_k
+    (A^-1)_kk, (2F - FF)_kk = 1 - s_k sum_l (A^-1)_kl^2 s_l, and rss = y'y - b'X'y - b'Sb. The first
+    column of a design is the intercept, which no penalty touches; y is centred. ``penalties``,
+    shape (n_penalties, q + r), are the diagonals d_j of the dense and then the grouped columns (all
+    of these have one), and ``start`` is the first log lambda, (n_penalties,) or (B, n_penalties).
     """
     with one_thread():
         # The search begins where a tenth of the response's variance is residual.
@@ -202,13 +203,17 @@ def solve(
         weights = theta[:, :-1].exp() @ penalties
         inverse = Inverse.of(moments, weights)
         beta, group_beta = inverse.solve(moments.xy, moments.zy)
-        edf = _counts(moments) - weights * inverse.reduced()[0]
+        diagonal, squares_of_inverse = inverse.reduced()
+        edf = _counts(moments) - weights * diagonal
+        edf1 = _counts(moments) - weights * (squares_of_inverse @ weights[:, :, None]).squeeze(2)
         explained, squares = _products(moments, beta, group_beta)
         rss = moments.yy - explained - (weights * squares).sum(dim=1)
         loglik = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
         scale = rss / (n - edf.sum(dim=1))
     log_lambda = theta[:, :-1]
-    return Solution(beta, group_beta, edf, inverse, log_lambda, rss, n, scale, loglik, converged)
+    return Solution(
+        beta, group_beta, edf, edf1, inverse, log_lambda, rss, n, scale, loglik, converged
+    )
 
 
 def _counts(moments: Moments) -> Tensor:

@@ -15,7 +15,6 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import torch
-from scipy.linalg import block_diag
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
@@ -28,7 +27,6 @@ from psychlm.reading_times.model_matrix import (
     check_predictors,
 )
 from psychlm.reading_times.reml import Moments
-from psychlm.reading_times.smooths import start_smoothing
 
 MANY_LEVELS = 100  # random effects are eliminated from here on; few are faster as columns
 
@@ -68,7 +66,6 @@ def share_design(
     """
     check_predictors(formula, data)
     design, columns = place(formula, data, MANY_LEVELS)
-    matrix = design.matrix
     grouped = design.grouped
     n_rows = len(data)
     first_row_of_word = np.r_[0, np.flatnonzero(np.diff(word) | np.diff(unit)) + 1]
@@ -92,20 +89,15 @@ def share_design(
         units.append((xx[None], xy[None], yy, n, zz, zx[None], zy))
     base = Moments(*(torch.from_numpy(np.array(x)).to(device) for x in zip(*units, strict=True)))
 
-    # Where the search for smoothing begins, from the covariances of the columns as they were.
-    scale = design.units
-    correlation = (base.xx.sum(dim=0)[0] / n_rows).cpu().numpy()
-    covariances = correlation * np.outer(scale, scale)
-    diagonals = matrix.diagonals(design.centre, covariances, covariances)
-    diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), n_rows)
-    check_collinear(correlation, matrix.names, matrix.free)
+    xx = base.xx.sum(dim=0)[0].cpu().numpy()
+    check_collinear(xx / n_rows, design.names, design.free)
     arrays = {
-        "penalties": block_diag(matrix.penalties / scale**2, *grouped.penalties),
+        "penalties": design.penalties,
         "sums": columns.sums(word_of_row, n_words, np.ones(n_rows)),
         "counts": readings_of_word.astype(np.float64),
         "y_sums": np.add.reduceat(times, first_row_of_word, axis=0),
         "z_sums": effect_sums,
-        "start": start_smoothing(diagonals, n_rows),
+        "start": design.start(xx, base.zz.sum(dim=0).cpu().numpy(), n_rows),
     }
     tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
     return SharedDesign(words=word[first_row_of_word], bounds=bounds, base=base, **tensors)
@@ -121,10 +113,18 @@ def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tupl
     """
     n_models, q, n_words = columns.shape
     base = design.base
-    flat = columns.view(n_models * q, n_words)
     n_units = len(base.n)
     p = design.sums.shape[1]
     m = design.y_sums.shape[1]
+
+    # Centre and scale them at the readings.
+    n_rows = base.n.sum()
+    mean = columns @ design.counts / n_rows
+    columns = columns - mean[:, :, None]
+    variance = columns.square() @ design.counts / n_rows
+    scale = torch.where(variance > 1e-14 * mean.square(), variance, 0 * variance).sqrt()
+    columns = columns / scale[:, :, None]
+    flat = columns.view(n_models * q, n_words)
 
     # The borders that q columns z add to each unit's cross-products: z'X, z' diag(c) z and z'y.
     xx = flat.new_empty((n_units, n_models, p + q, p + q))
@@ -143,33 +143,13 @@ def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tupl
         of_levels = design.z_sums[:, :, words] @ flat[:, words].mT
         zx[u, ..., p:] = of_levels.view(n_effects, n_levels, n_models, q).permute(2, 1, 0, 3)
 
-    # Centre and scale the new columns, a change of coordinates T that gives T'X'X T and T'X'y.
-    # Column 0 is the intercept, so its products are sums.
-    total = xx.sum(dim=0)
-    n_rows = base.n.sum()
-    mean = total[:, 0, -q:] / n_rows
-    variance = total.diagonal(dim1=1, dim2=2)[:, -q:] / n_rows - mean.square()
-    scale = torch.where(variance > 1e-14 * mean.square(), variance, 0).sqrt() + 0 * mean
-    change = torch.eye(p + q, dtype=xx.dtype, device=xx.device).repeat(n_models, 1, 1)
-    change[:, 0, -q:] = -mean / scale
-    change.diagonal(dim1=1, dim2=2)[:, -q:] = 1 / scale
-    xx.copy_(change.mT @ xx @ change)
-    xy.copy_(change.mT @ xy)
-    shift = mean[:, None, None]
-    factor = scale[:, None, None]
-    zx[..., p:] = (zx[..., p:] - shift * zx[..., :1]) / factor  # Z'X T without p^2 products
-
-    # The unpenalised columns must leave something of each surprisal: the determinants of its
-    # residual cross-products (a Schur complement) do not vanish.
     free = torch.nonzero(design.penalties[:, :p].sum(dim=0) == 0).squeeze(1)
-    total = xx.sum(dim=0) / n_rows
-    border = total[:, free, p:]
-    rest = total[:, p:, p:] - border.mT @ torch.linalg.solve(total[:, free][:, :, free], border)
-    pivots = torch.stack([torch.linalg.det(rest[:, :i, :i]) for i in range(1, q + 1)], dim=1)
+    chosen = torch.cat([free, torch.arange(p, p + q, device=free.device)])
+    shares = pivots(xx.sum(dim=0)[:, chosen][:, :, chosen])[:, len(free) :]
     for wrong, flaw in (
         (~torch.isfinite(scale), "has gaps or infinities among the words that were read"),
         (scale == 0, "gives every word the same surprisal"),
-        (pivots < COLLINEAR, "is a combination of the other predictors"),
+        (shares < COLLINEAR, "is a combination of the other predictors"),
     ):
         if wrong.any():
             names = [models[i] for i in torch.nonzero(wrong.any(dim=1)).flatten().tolist()]
@@ -178,3 +158,12 @@ def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tupl
                 " correct or drop it"
             )
     return Moments(xx, xy, base.yy, base.n, base.zz, zx, base.zy), scale
+
+
+def pivots(xx: Tensor) -> Tensor:
+    """Return the share of each column's variance that the columns before it leave, (B, p): the
+    pivots of the Cholesky factor of X'X, scaled to a diagonal of 1; 0 where there is none."""
+    scale = xx.diagonal(dim1=1, dim2=2).sqrt()
+    scaled = xx / (scale[:, :, None] * scale[:, None, :])
+    factor, failed = torch.linalg.cholesky_ex(scaled.nan_to_num(0.0))
+    return factor.diagonal(dim1=1, dim2=2).square() * (failed[:, None] == 0)

@@ -12,7 +12,7 @@ constant.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -39,32 +39,20 @@ class Term:
     names: tuple[str, ...]  # R's names of the columns
     penalties: Floats  # (n_penalties, n_columns): the diagonals d; no rows for linear terms
 
+    @property
+    def centred(self) -> bool:
+        """Return whether the columns are centred at the data, as in mgcv: not those of random
+        effects, ``by`` and ``ti()``."""
+        return True
+
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the columns, neither centred nor scaled, for new values of the variables."""
         raise NotImplementedError
 
-    def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
-        """Return the matrix that maps mgcv's coefficients, before its sum-to-zero constraint, to
-        those of the constant and these columns, (k + 1) x (k + 1); of the columns' means and
-        covariances."""
-        raise NotImplementedError
-
-    def change(self, mean: Floats, xx: Floats) -> Floats:
-        """Return the matrix that maps mgcv's constrained coefficients to those of these columns."""
-        unconstrained = self.unconstrained(mean, xx)
-        sums = np.r_[1.0, mean] @ unconstrained
-        return unconstrained[1:] @ np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
-
-    def diagonals(self, mean: Floats, xx: Floats, weighted: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals of X'WX / n and of each penalty in mgcv's own coefficients, of means
-        and mean cross-products of the columns (centred, but for random effects and ``by``), and of
-        the weighted ones."""
-        change = self.change(mean, xx)
-        return _diagonal(change, weighted), self.penalties @ change**2
-
-
-def _numbered(label: str, n: int) -> tuple[str, ...]:
-    return tuple(f"{label}.{i + 1}" for i in range(n))
+    def diagonals(self, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'WX / n and of each penalty in mgcv's own coefficients, of the
+        weighted mean cross-products of the columns."""
+        return np.diag(xx), self.penalties
 
 
 def _row_products(parts: Iterable[Floats], n: int) -> Floats:
@@ -93,7 +81,17 @@ class Linear(Term):
 
     levels: tuple[Levels, ...]  # of each variable
     codings: tuple[Floats | None, ...]  # of each factor's levels, (n_levels, n_columns)
-    kept: NDArray[np.intp]  # which of the products are columns; the others are aliased
+    kept: NDArray[np.intp]  # which of the products are columns; others determine the rest
+
+    def without(self, names: Collection[str]) -> Linear:
+        """Return the term without some columns."""
+        kept = [i for i, name in enumerate(self.names) if name not in names]
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in kept),
+            penalties=self.penalties[:, kept],
+            kept=self.kept[kept],
+        )
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the products of the variables; an unseen level of a factor is an error."""
@@ -120,13 +118,12 @@ def linear(
     variables: tuple[str, ...],
     data: pd.DataFrame,
     full: frozenset[str] = frozenset(),
-    aliased: frozenset[str] = frozenset(),
     contrasts: Mapping[str, Contrast] | None = None,
 ) -> Linear:
     """Make a linear term: find the levels of its factors.
 
     Factors in ``full`` have a column for every level, the others those of their ``contrasts``
-    (treatment contrasts unless given); columns named in ``aliased`` are left out.
+    (treatment contrasts unless given).
     """
     levels = tuple(factor_levels(data[variable]) for variable in variables)
     codings: list[Floats | None] = []
@@ -143,10 +140,10 @@ def linear(
         codings.append(coding)
         parts = [variable + label for label in labels]
         names = [f"{name}:{part}" if name else part for part in parts for name in names]
-    kept = np.array([i for i, name in enumerate(names) if name not in aliased], dtype=np.intp)
-    names = [names[i] or "(Intercept)" for i in kept]
     label = ":".join(variables) or "(Intercept)"
+    names = [name or label for name in names]
     penalties = np.zeros((0, len(names)))
+    kept = np.arange(len(names))
     return Linear(label, variables, tuple(names), penalties, levels, tuple(codings), kept)
 
 
@@ -163,18 +160,19 @@ def factor_levels(values: pd.Series) -> Levels:
 class RandomEffect(Term):
     """Independent normal intercepts or slopes of a factor's levels: ``s(subject, bs="re")``."""
 
-    factors: tuple[Levels, ...]  # levels of each variable; None for the number that slopes multiply
+    factors: dict[str, tuple[object, ...]]  # levels; the other variables are multiplied, as numbers
+
+    @property
+    def centred(self) -> bool:
+        """Return False."""
+        return False
 
     def columns(self, data: pd.DataFrame, without: str = "") -> Floats:
         """Return indicators of the levels, 0 of an unseen one, times the numbers. The factor
         ``without`` is left out: what a reading contributes in its level."""
-        pairs = zip(self.variables, self.factors, strict=True)
-        parts = (_values(data[name], levels) for name, levels in pairs if name != without)
+        names = [name for name in self.variables if name != without]
+        parts = [_values(data[name], self.factors.get(name)) for name in names]
         return _row_products(parts, len(data))
-
-    def diagonals(self, mean: Floats, xx: Floats, weighted: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals of X'WX / n, which is not centred, and of the penalty."""
-        return np.diag(weighted), self.penalties
 
 
 def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
@@ -184,13 +182,14 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
     It warns if the grouping factor holds numbers (ids), or some of its levels have a single row,
     and is an error where all have.
     """
-    factors = [factor_levels(data[name]) for name in smooth.variables]
-    grouping = next((name for name, x in zip(smooth.variables, factors, strict=True) if x), None)
-    if grouping is None:
-        grouping = smooth.variables[0]
-        factors[0] = labels = tuple(sorted(data[grouping].unique()))
+    levels_of = {name: factor_levels(data[name]) for name in smooth.variables}
+    factors = {name: levels for name, levels in levels_of.items() if levels}
+    if not factors:
+        first = smooth.variables[0]
+        factors[first] = tuple(sorted(data[first].unique()))
         if smooth.kind != "bar":
-            warn_of_numbers(grouping, len(labels), stacklevel=5)
+            warn_of_numbers(first, len(factors[first]), stacklevel=5)
+    grouping = next(iter(factors))
     counts = data[grouping].value_counts()
     single = counts.index[counts == 1]
     if len(single) == len(counts):
@@ -207,10 +206,10 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
             stacklevel=4,
         )
     names = [smooth.label]
-    for levels in factors:
-        names = [f"{name}.{level}" for name in names for level in levels] if levels else names
+    for levels in factors.values():
+        names = [f"{name}.{level}" for name in names for level in levels]
     ones = np.ones((1, len(names)))
-    return RandomEffect(smooth.label, smooth.variables, tuple(names), ones, tuple(factors))
+    return RandomEffect(smooth.label, smooth.variables, tuple(names), ones, factors)
 
 
 def warn_of_numbers(grouping: str, n_levels: int, stacklevel: int) -> None:
@@ -276,14 +275,12 @@ def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
 
 
 @dataclass(frozen=True)
-class TensorSmooth(Term):
-    """A smooth of one variable (one margin), or a tensor product, in cubic regression splines.
+class TensorProduct:
+    """Cubic regression splines of one variable, or the row-wise Kronecker products of several."""
 
-    The columns are row-wise Kronecker products of the margins', times ``shear``.
-    """
-
+    variables: tuple[str, ...]
     margins: tuple[CubicMargin, ...]
-    shear: Floats  # (n_products, n_columns): without the constant's row, or all of an interaction
+    penalties: Floats  # (n_penalties, n_columns): all products, or those without the constant
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return shape (n, n_columns)."""
@@ -291,40 +288,19 @@ class TensorSmooth(Term):
         for variable, margin in zip(self.variables, self.margins, strict=True):
             values, inverse = np.unique(data[variable].to_numpy(np.float64), return_inverse=True)
             parts.append(margin.columns(values)[inverse])
-        return _row_products(parts, len(data))[:, -len(self.shear) :] @ self.shear
+        return _row_products(parts, len(data))[:, -self.penalties.shape[1] :]
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
         """Return the matrix that maps mgcv's coefficients, the values at the knots, to these."""
         rotation = np.eye(1)
         for margin in self.margins:
             rotation = np.asarray(np.kron(rotation, margin.rotation))
-        constant = rotation.T[:1]
-        others = rotation.T[1:]
-        return np.vstack([constant * len(rotation) ** -0.5, np.linalg.inv(self.shear) @ others])
+        constant = rotation.T[:1] * len(rotation) ** -0.5
+        return np.vstack([constant, rotation.T[1:]])
 
 
-@dataclass(frozen=True)
-class Interaction(TensorSmooth):
-    """The tensor product of smooths that each sum to zero at the data, ``ti(x, z)``."""
-
-    def change(self, mean: Floats, xx: Floats) -> Floats:
-        """Return the identity: these are mgcv's coefficients, rotated."""
-        return np.eye(len(mean))
-
-
-def tensor(
-    smooth: Smooth, data: pd.DataFrame, weights: Floats, constrained: bool = True
-) -> TensorSmooth:
-    """Make a cubic smooth, its penalised columns orthogonal to the free ones in mgcv's
-    coefficients; of ``ti()`` the products of margins that each sum to zero, as they are.
-
-    ML maximises over the free functions and integrates the others out, so it depends on which
-    functions count as the others; mgcv takes those orthogonal to the free ones among its
-    coefficients that sum to zero, and so does this. With means m = (m_f, m_p) of free and penalised
-    columns, in units of the constant, the shear adds to each penalised column the free ones times
-    -m_f m_p' / (1 + m_f'm_f). REML integrates both and does not depend on the choice. Without the
-    constraint (``by`` a number) there is no shear.
-    """
+def tensor_product(smooth: Smooth, data: pd.DataFrame, weights: Floats) -> TensorProduct:
+    """Make a cubic basis; of ``ti()`` the products of margins that each sum to zero."""
     margins = []
     for name, k in zip(smooth.variables, smooth.k, strict=True):
         x = data[name].to_numpy(np.float64)
@@ -335,29 +311,16 @@ def tensor(
         margins.append(margin)
     grids = np.meshgrid(*(margin.d for margin in margins), indexing="ij")
     penalties = np.stack([grid.ravel() for grid in grids])
-    kind: type[TensorSmooth] = Interaction
-    if smooth.kind != "ti":  # the constant is left out
-        kind = TensorSmooth
+    if smooth.kind != "ti":
         penalties = penalties[:, 1:]
-    size = penalties.shape[1]
-    about = smooth.label, smooth.variables, _numbered(smooth.label, size), penalties
-    plain = kind(*about, tuple(margins), np.eye(size))
-    if smooth.kind == "ti" or not constrained:
-        return plain
-    constant = (size + 1) ** -0.5  # the column that was left out
-    means = np.average(plain.columns(data), axis=0, weights=weights) / constant
-    free = penalties.sum(axis=0) == 0
-    shear = np.eye(size)
-    added = -np.outer(means[free], means[~free]) / (1 + means[free] @ means[free])
-    shear[np.ix_(free, ~free)] = added
-    return replace(plain, shear=shear)
+    return TensorProduct(smooth.variables, tuple(margins), penalties)
 
 
 # ---- thin-plate regression splines of one variable ----
 
 
 @dataclass(frozen=True)
-class ThinPlate(Term):
+class ThinPlate:
     """A thin-plate spline of one variable, truncated to its k largest eigenvectors (Wood 2003).
 
     With E_ij = |x_i - x_j|^3 / 12 over the unique values and its k largest eigenvectors U, f(x) =
@@ -366,6 +329,8 @@ class ThinPlate(Term):
     penalised.
     """
 
+    variable: str
+    penalties: Floats  # (1, k - 1)
     knots: Floats  # in units of scale, from centre
     centre: float
     scale: float
@@ -374,7 +339,7 @@ class ThinPlate(Term):
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return shape (n, k - 1)."""
-        numbers = data[self.variables[0]].to_numpy(np.float64)
+        numbers = data[self.variable].to_numpy(np.float64)
         values, inverse = np.unique(numbers, return_inverse=True)
         x = (values - self.centre) / self.scale
         return np.column_stack([x, radial(x, self.knots)(self.weights)])[inverse]
@@ -433,8 +398,7 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
     d, rotation = np.linalg.eigh(z.T @ (values[:, None] * z))
     penalties = np.r_[0.0, d / d[-1]][None, :]
     weights = vectors @ z @ rotation
-    about = smooth.label, smooth.variables, _numbered(smooth.label, k - 1), penalties
-    return ThinPlate(*about, knots, centre, scale, weights, rotation)
+    return ThinPlate(smooth.variables[0], penalties, knots, centre, scale, weights, rotation)
 
 
 def radial(x: Floats, knots: Floats) -> Callable[[Floats], Floats]:
@@ -456,70 +420,94 @@ def radial(x: Floats, knots: Floats) -> Callable[[Floats], Floats]:
     return product
 
 
-# ---- smooths for each level of a factor, or multiplied by a number ----
+# ---- smooths, also for each level of a factor or multiplied by a number ----
 
 
 @dataclass(frozen=True)
-class By(Term):
-    """A smooth for the rows of one level of a factor, or a smooth times a number.
+class SmoothTerm(Term):
+    """A smooth; with ``by`` its product with the indicator of a factor's level, or with a number.
 
     As in mgcv, the functions of a level sum to zero over all rows, whatever their level, and those
     that a number multiplies are not constrained: the constant is among them.
     """
 
-    base: Term
+    basis: ThinPlate | TensorProduct
+    shear: Floats  # (n_columns, n_columns): the columns are the basis times it
+    mean: Floats  # of the basis's columns
+    change: Floats  # maps mgcv's coefficients to those of these columns
     by: str
-    level: object  # None for a number
-    levels: Levels
-    mean: Floats  # of the base's columns
-    to_mgcv: Floats  # the base's change of coefficients
+    level: object = None  # None for a number
+    levels: Levels = None
+
+    @property
+    def centred(self) -> bool:
+        """Return whether it has no ``by`` and is no ``ti()``."""
+        return not self.by and not self.label.startswith("ti(")
 
     def columns(self, data: pd.DataFrame) -> Floats:
-        """Return the base's columns times an indicator of the level, or times the number."""
-        columns = self.base.columns(data)
+        """Return the columns of the basis, or their products with the variable ``by``."""
+        columns = self.basis.columns(data)
+        if not self.by:
+            return columns @ self.shear
         if self.level is None:
             columns = np.hstack([np.ones((len(data), 1)), columns])
             return columns * data[self.by].to_numpy(np.float64)[:, None]
         require_levels(self.by, data[self.by], self.levels or ())
-        return (columns - self.mean) * (data[self.by] == self.level).to_numpy()[:, None]
+        indicator = (data[self.by] == self.level).to_numpy()
+        return (columns - self.mean) @ self.shear * indicator[:, None]
 
-    def change(self, mean: Floats, xx: Floats) -> Floats:
-        """Return the base's matrix."""
-        return self.to_mgcv
+    def diagonals(self, xx: Floats) -> tuple[Floats, Floats]:
+        """Return them by the change of coefficients."""
+        return _diagonal(self.change, xx), self.penalties @ self.change**2
 
 
-def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats) -> list[Term]:
+def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats) -> list[SmoothTerm]:
     """Place a smooth's basis at the data, whose rows stand for ``weights`` readings: one term, or
-    one for each level of ``by``."""
-    is_number = bool(smooth.by) and pd.api.types.is_numeric_dtype(data[smooth.by])
-    base: Term
+    one for each level of ``by``.
+
+    ML maximises over the free functions and integrates the others out, so it depends on which
+    functions count as the others; mgcv takes those orthogonal to the free ones among its
+    coefficients that sum to zero, and so does this. With W mgcv's coefficients of these columns,
+    the shear adds to the penalised columns W_p the free ones times -(W_f'W_f)^-1 W_f'W_p. REML
+    integrates both and does not depend on the choice.
+    """
+    basis: ThinPlate | TensorProduct
     if smooth.basis == "tp":
-        base = thin_plate(smooth, data)
+        basis = thin_plate(smooth, data)
     else:
-        base = tensor(smooth, data, weights, constrained=not is_number)
-    if not smooth.by:
-        return [base]
-    # Means and covariances of the basis at the data, by which a smooth with ``by`` is constrained.
-    columns = base.columns(data)
+        basis = tensor_product(smooth, data, weights)
+    by_number = bool(smooth.by) and pd.api.types.is_numeric_dtype(data[smooth.by])
+    columns = basis.columns(data)
     mean = np.average(columns, axis=0, weights=weights)
-    centred = columns - mean
-    moments = mean, centred.T @ (centred * weights[:, None]) / weights.sum()
-    # A number multiplies the whole smooth, its constant included.
-    if is_number:
-        change = base.unconstrained(*moments)
-        padded = np.hstack([np.zeros((len(base.penalties), 1)), base.penalties])
-        about = smooth.label, smooth.all_variables, _numbered(smooth.label, len(change)), padded
-        return [By(*about, base, smooth.by, None, None, mean, change)]
-    # A factor has a smooth of its own for each level, centred as mgcv centres it; an ordered one
-    # for each but the first.
+    penalties = basis.penalties
+    shear = np.eye(len(mean))
+    change = np.eye(len(mean))  # of ti(): mgcv's coefficients, rotated
+    if smooth.kind != "ti":
+        centred = columns - mean
+        covariance = centred.T @ (centred * weights[:, None]) / weights.sum()
+        change = basis.unconstrained(mean, covariance)
+    if by_number:  # it multiplies the whole smooth, its constant included
+        penalties = np.hstack([np.zeros((len(penalties), 1)), penalties])
+    elif smooth.kind != "ti":
+        sums = np.r_[1.0, mean] @ change
+        change = change[1:] @ np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
+        to_mgcv = np.linalg.inv(change)
+        free = penalties.sum(axis=0) == 0
+        shear[np.ix_(free, ~free)] = -np.linalg.lstsq(to_mgcv[:, free], to_mgcv[:, ~free])[0]
+        change = np.linalg.solve(shear, change)
+
+    def term(label: str, level: object = None, levels: Levels = None) -> SmoothTerm:
+        names = tuple(f"{label}.{i + 1}" for i in range(len(change)))
+        placed = basis, shear, mean, change
+        about = smooth.by, level, levels
+        return SmoothTerm(label, smooth.all_variables, names, penalties, *placed, *about)
+
+    if not smooth.by or by_number:
+        return [term(smooth.label)]
+    # A factor has a smooth of its own for each level, an ordered one for each but the first.
     levels = factor_levels(data[smooth.by]) or ()
-    terms = list[Term]()
-    change = base.change(*moments)
-    for level in levels[is_ordered(data[smooth.by]) :]:
-        label = f"{smooth.label}{level}"
-        about = label, smooth.all_variables, _numbered(label, len(mean)), base.penalties
-        terms.append(By(*about, base, smooth.by, level, levels, mean, change))
-    return terms
+    own = levels[is_ordered(data[smooth.by]) :]
+    return [term(f"{smooth.label}{level}", level, levels) for level in own]
 
 
 def _require_values(n_unique: int, k: int, label: str) -> None:

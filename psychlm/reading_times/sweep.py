@@ -33,7 +33,7 @@ from psychlm.reading_times.contrasts import Floats, FormulaError
 from psychlm.reading_times.formula import parse
 from psychlm.reading_times.model_matrix import COLLINEAR, Integers, check_response
 from psychlm.reading_times.reml import Moments, Solution, solve
-from psychlm.reading_times.shared_design import SharedDesign, extend, share_design
+from psychlm.reading_times.shared_design import SharedDesign, extend, pivots, share_design
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -138,7 +138,7 @@ def delta_loglik(
             'and s(subject, x, bs="re"), which are independent'
         )
     for of_measure in of_measures:
-        readings = of_measure.compute(readings, {})
+        readings = of_measure.placed(readings).compute(readings)
     # Measures on another scale than ms (logarithms, say) are accepted too.
     timed = any(name.endswith("_ms") for name in readings.columns)
     readings = check_readings(readings if timed else readings.assign(none_ms=np.nan))
@@ -386,17 +386,11 @@ def deal_folds(n_units: int, k: int, rng: np.random.Generator) -> Integers:
 def check_determined(moments: Moments, penalties: Tensor, rows: Sequence[str]) -> None:
     """Refuse regressions of which ``rows`` do not determine the coefficients without a penalty.
 
-    ``rows`` describe those of equal parts of the B regressions, in order. A pivot of the Cholesky
-    factor of X'X, scaled to a diagonal of 1, is the share of a column's variance that the columns
-    before it leave.
+    ``rows`` describe those of equal parts of the B regressions, in order.
     """
     free = torch.nonzero(penalties[:, : moments.xy.shape[1]].sum(dim=0) == 0).squeeze(1)
-    xx = moments.xx[:, free][:, :, free]
-    scale = xx.diagonal(dim1=1, dim2=2).sqrt()
-    scaled = xx / (scale[:, :, None] * scale[:, None, :])
-    factor, failed = torch.linalg.cholesky_ex(scaled.nan_to_num(0.0))
-    pivots = factor.diagonal(dim1=1, dim2=2).square()
-    few = (failed > 0) | (pivots < COLLINEAR).any(dim=1) | (moments.n <= len(free))
+    shares = pivots(moments.xx[:, free][:, :, free])
+    few = (shares < COLLINEAR).any(dim=1) | (moments.n <= len(free))
     alike = moments.yy <= COLLINEAR * moments.yy.max()
     wrong = torch.nonzero(few | alike).squeeze(1).tolist()
     if wrong:

@@ -212,19 +212,8 @@ def f_test(
 
     The eigenvectors of L V L' turn L into q independent contrasts, whose squared t values have the
     mean F. With their degrees of freedom nu_i the denominator has 2 E / (E - q), where E is the sum
-    of nu_i / (nu_i - 2): the F distribution with this expectation (Fai & Cornelius 1996).
-
-    Parameters
-    ----------
-    contrasts, estimate, covariance : array
-        L, (k, p), b, (p,), and V, (p, p).
-    dof : callable
-        Returns the degrees of freedom of contrasts, (m, p) to (m,).
-
-    Returns
-    -------
-    tuple of float
-        q, the denominator's degrees of freedom, F and p.
+    of nu_i / (nu_i - 2): the F distribution with this expectation (Fai & Cornelius 1996). ``dof``
+    gives those of contrasts, (m, p) to (m,). Returned are q, the denominator, F and p.
     """
     values, vectors = np.linalg.eigh(contrasts @ covariance @ contrasts.T)
     kept = values > max(1.5e-8 * values.max(initial=0), 0)
@@ -491,8 +480,6 @@ def to_response(
     step = 1e-6 * np.maximum(np.abs(found), 1)
     slope = (back(found + step) - back(found - step)) / (2 * step)
     factor = 1.0 if variance is None or pairs else 1 + variance / 2
-    if back is np.exp:
-        slope = np.exp(found)
     changed = table.assign(
         estimate=back(found) * factor,
         std_error=table["std_error"] * slope * factor,

@@ -39,26 +39,17 @@ def simulated():
     return frame.assign(old=frame["position"].between(20, 60).astype(float))
 
 
-def compare(frame, baseline, surprisal, method="REML"):
-    """Fit the baseline and the model with surprisal by both, and compare all results."""
-    deviation = frame[baseline.split("~")[0].strip()].std()
+def compare_gains(frame, baseline, surprisal, method):
+    """At mgcv's own tolerance both searches stop at about the same place."""
     logliks = []
     for formula in (baseline, f"{baseline} + {surprisal}"):
         ours, theirs = both(frame, formula, method=method)
         assert ours.converged
         assert ours.loglik == pytest.approx(theirs.loglik, abs=LOGLIK)
         assert ours.edf == pytest.approx(theirs.edf, rel=EDF)
-        assert list(ours.smooths.index) == list(theirs.smooths.index)
-        for table, close in (("coefficients", 0.01), ("covariance", 0.02)):
-            found, expected = getattr(ours, table), getattr(theirs, table)
-            assert list(found.index) == list(expected.index)
-            assert np.allclose(found, expected, rtol=close, atol=close), table
-        residual = ours.predict(frame) - theirs.predict(frame)
-        assert np.sqrt((residual**2).mean()) < PREDICTION * deviation
         logliks.append((ours.loglik, theirs.loglik))
     gain, gain_r = np.diff(logliks, axis=0)[0]
     assert gain == pytest.approx(gain_r, abs=GAIN)
-    return formula
 
 
 def gap(ours, theirs):
@@ -88,6 +79,10 @@ def compare_answers(ours, theirs, new, numbers, shares, p):
 def compare_optimum(frame, formula, method="REML"):
     """With a small tolerance both arrive at the same optimum, and at the same answers."""
     ours, theirs = both(frame, formula, method=method, tolerance=1e-9)
+    for table, close in (("coefficients", 0.01), ("covariance", 0.02)):
+        found, expected = getattr(ours, table), getattr(theirs, table)
+        assert list(found.index) == list(expected.index)
+        assert np.allclose(found, expected, rtol=close, atol=close), table
     deviation = float(ours.residuals.std())
     new = frame.sample(60, random_state=1)
     if ours.random:
@@ -138,14 +133,10 @@ MODELS += [("simulated", terms, None) for terms in OTHERS]
 def test_every_kind_of_term_agrees_with_gam_by_reml_and_by_ml(request, data, terms, model, method):
     frame, formula = request.getfixturevalue(data), f"gaze_ms ~ {terms}"
     if model is not None:
-        formula = compare(frame, formula, f"{model} + prev_{model}", method)
+        surprisal = f"{model} + prev_{model}"
+        compare_gains(frame, formula, surprisal, method)
+        formula = f"{formula} + {surprisal}"
     compare_optimum(frame, formula, method)
-
-
-@pytest.mark.parametrize("method", ["REML", "ML"])
-def test_expressions_agree_with_gam(simulated, method):
-    linear = "scale(bits) * prev_fixated + poly(position, 3) + I(prev_bits^2)"
-    compare_optimum(simulated, f"log(gaze_ms) ~ {linear} + s(log(length_chars), k=5)", method)
 
 
 TERMS = st.sampled_from(
@@ -155,6 +146,7 @@ TERMS = st.sampled_from(
         "ti(length_chars) + ti(position) + ti(length_chars, position, k=c(3, 4))",
         "ti(length_chars, log_frequency, position, k=3)",
         's(log_frequency, bs="cr", k=6) + scale(bits):prev_fixated',
+        "s(log(length_chars), k=5) + poly(position, 3) + I(prev_bits^2)",
         'te(length_chars, log_frequency, k=3) + s(subject, bs="re")',
     ]
 )

@@ -6,13 +6,9 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 from two_programs import both
 
 from psychlm import reading_times as reading
-from psychlm.frames import FrameError
 from psychlm.reading_times import formula, mgcv
 
 
@@ -126,25 +122,6 @@ def test_crossed_and_nested_designs_equal_lme4(crossed, bars, method):
     agree(ours, theirs)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=settings.default.max_examples // 2)
-@given(seed=st.integers(0, 2**32 - 1), method=st.sampled_from(["REML", "ML"]))
-def test_simulated_correlations_equal_lme4(seed, method, r):
-    rng = np.random.default_rng(seed)
-    root = rng.normal(size=(2, 2))
-    effects = 3 * rng.normal(size=(15, 2)) @ root
-    subject = np.repeat(np.arange(15), 12)
-    x = rng.normal(rng.uniform(-5, 5), rng.uniform(0.2, 5), len(subject))
-    y = effects[subject, 0] + effects[subject, 1] * x + rng.normal(0, 1, len(subject))
-    table = pd.DataFrame({"y": y, "x": x, "subject": subject + 300})
-    ours, theirs = both(table, "y ~ x + (1 + x | subject)", "lme4", method=method)
-    assert ours.converged and ours.loglik >= theirs.loglik - 1e-6
-    if theirs.converged and ours.loglik < theirs.loglik + 1e-5:
-        found = ours.variance_components
-        expected = theirs.variance_components[found.index]
-        assert found.to_numpy() == pytest.approx(expected.to_numpy(), rel=5e-3, abs=1e-2)
-
-
 @pytest.mark.usefixtures("r")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of singular fits, and lme4's convergence
 @pytest.mark.parametrize("mark", ["|", "||"])
@@ -251,35 +228,6 @@ def test_2000_people_have_at_least_lme4s_likelihood(sap):
     assert fit.variance_components["(1 | subject)"] == pytest.approx(0.28062, rel=1e-3)
 
 
-@pytest.mark.usefixtures("r")
-@pytest.mark.parametrize("backend", ["native", "lme4"])
-def test_an_unseen_group_has_the_mean_effect_and_an_unseen_level_is_an_error(crossed, backend):
-    levels = pd.Categorical(np.array(["b", "c", "a"])[crossed.index % 3], list("bca"), ordered=True)
-    crossed = crossed.assign(g=levels)
-    fit, known = reading.fit(crossed, "rt_ms ~ x:g + (1 | subject)", backend=backend), crossed[:9]
-    average = fit.predict(known, exclude=list(fit.random))
-    found = fit.predict(known.assign(subject="nobody"))
-    assert found.to_numpy() == pytest.approx(average.to_numpy())
-    fitted = (crossed["rt_ms"] - fit.residuals).to_numpy()
-    assert fit.predict(crossed).to_numpy() == pytest.approx(fitted)
-    with pytest.raises(FrameError, match=r"factor 'g' has levels \['d'\] that were not in"):
-        fit.predict(known.assign(g=["d", *known["g"][1:]]))
-
-
-@pytest.mark.usefixtures("r")
-def test_random_effects_in_lme4s_notation_are_refused_where_there_is_only_mgcvs(crossed):
-    with pytest.raises(FrameError, match="set backend='native' or 'lme4'"):
-        reading.fit(crossed, "rt_ms ~ x + (1 | subject)", backend="mgcv")
-    with pytest.raises(formula.FormulaError, match="a sweep reads .*mgcv's notation"):
-        reading.delta_loglik(
-            crossed.assign(text_id="a", word_id=crossed.index + 1),
-            pd.DataFrame({"text_id": ["a"], "word_id": [1], "m": [1.0]}),
-            "rt_ms",
-            "x + (1 | subject)",
-            lags=0,
-        )
-
-
 def test_without_r_auto_says_what_is_missing(crossed, monkeypatch):
     def version():
         raise mgcv.RMissingError("install R")
@@ -329,16 +277,6 @@ def test_what_only_r_has_goes_to_r_with_one_line(text, options, backend, crossed
     assert chosen.backend == backend and chosen.loglik == direct.loglik
     if chosen.family == "binomial":
         assert chosen.predict(table).between(0, 1).all()
-
-
-def test_the_likelihood_of_a_logarithm_compares_with_that_of_the_times(crossed):
-    """The density of a lognormal response, by scipy."""
-    fit = reading.fit(crossed, "log(rt_ms) ~ x + s(z, k=5)")
-    mean, deviation = fit.predict(crossed), np.sqrt(np.square(fit.residuals).mean())
-    density = stats.lognorm.logpdf(crossed["rt_ms"], deviation, scale=np.exp(mean)).sum()
-    assert fit.loglik_of_response == pytest.approx(density)
-    plain = reading.fit(crossed, "rt_ms ~ x + s(z, k=5)")
-    assert plain.loglik_of_response == plain.loglik
 
 
 def test_effects_none_of_which_varies_are_one_message():

@@ -1,6 +1,6 @@
-"""Model matrices. Linear terms are coded as R codes them: random formulas against R's
-``model.matrix`` and ``lm``, beside smooths against mgcv, and in the baselines of a sweep; and
-cross-products from distinct values against those of the whole matrix, row by row."""
+"""Model matrices. Linear terms are coded as R codes them: random formulas against R's ``lm``,
+beside smooths against mgcv, and in the baselines of a sweep; and cross-products from distinct
+values against those of the whole matrix, row by row."""
 
 import re
 
@@ -14,8 +14,8 @@ from two_programs import both
 from psychlm import reading_times as reading
 from psychlm.frames import FrameError
 from psychlm.reading_times import mgcv
-from psychlm.reading_times.formula import State, parse
-from psychlm.reading_times.model_matrix import build_matrix, leave_out_aliased, rows_of
+from psychlm.reading_times.design import place
+from psychlm.reading_times.formula import parse
 
 # R's poly() refuses missing values; here it is that of the others.
 LM = """
@@ -29,9 +29,8 @@ function(formula, data, contrasts) {
   fit <- stats::lm(stats::as.formula(formula, environment()), data,
                    contrasts = if (length(contrasts)) contrasts)
   kept <- !is.na(stats::coef(fit))
-  list(names = names(stats::coef(fit))[kept], columns = unname(stats::model.matrix(fit)[, kept]),
-       loglik = as.numeric(stats::logLik(fit)), estimate = unname(stats::coef(fit)[kept]),
-       n = stats::nobs(fit), dropped = sum(!kept))
+  list(names = names(stats::coef(fit))[kept], loglik = as.numeric(stats::logLik(fit)),
+       estimate = unname(stats::coef(fit)[kept]), n = stats::nobs(fit), dropped = sum(!kept))
 }
 """
 
@@ -58,33 +57,19 @@ def in_lm(frame, r):
         with mgcv.in_r() as robjects:
             named = {name: f"contr.{scheme}" for name, scheme in dict(contrasts).items()}
             found = mgcv.r_function(LM)(formula, data, robjects.ListVector(named))
-            parts = {name: np.array(part) for name, part in mgcv.named(found).items()}
-        return parts | {"columns": parts["columns"].reshape(int(parts["n"][0]), -1)}
+            return {name: np.array(part) for name, part in mgcv.named(found).items()}
 
     return fit
 
 
 VARIABLES = st.sampled_from(["w", "v", "f", "q", "g", "old", "exp(w)", "poly(z, 2)", "I(v^2)"])
 OPERATORS = st.sampled_from(["+", ":", ":", "*", "/"])
+OF_THE_FRAME = ["scale(w)", "ns(w, df=3)", "ns(v, df=2)", "scale(log(v^2))", "poly(v, 2)"]
 TERMS = st.recursive(
-    VARIABLES,
+    st.one_of(VARIABLES, st.sampled_from(OF_THE_FRAME)),
     lambda inner: st.tuples(inner, OPERATORS, inner).map(lambda x: f"({x[0]} {x[1]} {x[2]})"),
     max_leaves=4,
 )
-FORMULAS = st.lists(TERMS, min_size=1, max_size=3).map(lambda terms: "rt_ms ~ " + " + ".join(terms))
-
-
-@settings(max_examples=2 * settings.default.max_examples)
-@given(formula=FORMULAS)
-def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
-    parsed, state = parse(formula), State()
-    data = parsed.compute(frame, state)
-    matrix = build_matrix(leave_out_aliased(parsed, data), data)
-    theirs = in_lm(formula)
-    assert sorted(matrix.names) == sorted(theirs["names"])
-    order = [list(matrix.names).index(name) for name in theirs["names"]]
-    columns = matrix.block(matrix.terms, data, None).values[:, order]
-    np.testing.assert_allclose(columns, theirs["columns"], atol=1e-8)
 
 
 def test_terms_and_groups_whose_names_would_be_one_are_refused(frame):
@@ -122,13 +107,6 @@ def test_interactions_without_margins_in_the_baseline_of_a_sweep(terms, frame):
     assert row["gain"] == pytest.approx(alone.loglik - without, abs=1e-6)
 
 
-OF_THE_FRAME = ["scale(w)", "ns(w, df=3)", "ns(v, df=2)", "scale(log(v^2))", "poly(v, 2)"]
-GAPPED = st.one_of(VARIABLES, st.sampled_from(OF_THE_FRAME))
-GAPPED_TERMS = st.recursive(
-    GAPPED,
-    lambda inner: st.tuples(inner, OPERATORS, inner).map(lambda x: f"({x[0]} {x[1]} {x[2]})"),
-    max_leaves=4,
-)
 N_GAPS = st.sampled_from([0, 1, 9, 40])
 SCHEME = st.sampled_from(["treatment", "sum", "helmert", "poly"])
 
@@ -137,12 +115,12 @@ SCHEME = st.sampled_from(["treatment", "sum", "helmert", "poly"])
 @pytest.mark.filterwarnings("ignore:rows without a predictor:RuntimeWarning")
 @settings(max_examples=2 * settings.default.max_examples)
 @given(
-    terms=st.lists(GAPPED_TERMS, min_size=1, max_size=3),
+    terms=st.lists(TERMS, min_size=1, max_size=3),
     n_gaps=st.fixed_dictionaries(dict.fromkeys(["rt_ms", "w", "v", "f", "q", "old"], N_GAPS)),
     schemes=st.fixed_dictionaries({"f": SCHEME, "q": SCHEME, "g": SCHEME}),
     seed=st.integers(0, 99),
 )
-def test_rows_with_gaps_go_after_functions_are_evaluated(
+def test_fits_of_random_formulas_are_those_of_r_which_evaluates_functions_before_gaps_go(
     terms, n_gaps, schemes, seed, frame, in_lm
 ):
     draw = np.random.default_rng(seed)
@@ -211,19 +189,17 @@ def test_cross_products_and_sums_equal_those_of_all_rows(terms, n_values, n, see
     frame = pd.DataFrame({name: rng.choice(some, n) for name, some in values.items()})
     frame["z"] = rng.normal(size=n)
     weights, level = rng.uniform(0.1, 3, n), rng.integers(0, 30, n)
-    matrix = build_matrix(parse(f"z ~ {' + '.join(terms)}"), frame)
-    scaled = np.arange(len(matrix.names)) % 5 > 0
-    columns, mean, scale = matrix.distinct(frame, rows_of(frame)).standardise(
-        matrix.centred, scaled
-    )
-    dense = matrix.block(matrix.terms, frame, None).values
-    dense_mean = np.where(matrix.centred, dense.mean(axis=0), 0)
+    design, columns = place(parse(f"z ~ {' + '.join(terms)}"), frame, at_least=np.inf)
+    dense = np.hstack([term.columns(frame) for term in design.terms])
+    centred = np.concatenate([np.full(len(x.names), x.centred) for x in design.terms])
+    centred[0] = False
+    dense_mean = np.where(centred, dense.mean(axis=0), 0)
     dense = dense - dense_mean
-    dense_scale = np.where(scaled, np.sqrt(np.square(dense).mean(axis=0)), 1)
+    dense_scale = np.sqrt(np.square(dense).mean(axis=0))
     dense /= dense_scale
     close = {"rtol": 1e-9, "atol": 1e-9 * np.abs(dense).max() ** 2 * n}
-    np.testing.assert_allclose(mean, dense_mean, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(scale, dense_scale, rtol=1e-9)
+    np.testing.assert_allclose(design.centre, dense_mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(design.units, dense_scale, rtol=1e-9)
     products = dense.T @ (dense * weights[:, None])
     np.testing.assert_allclose(columns.products(weights), products, **close)
     sums = np.eye(30)[level].T @ (dense * weights[:, None])

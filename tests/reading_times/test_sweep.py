@@ -173,12 +173,13 @@ def test_intervals_cover_the_mean_and_p_values_are_uniform_under_no_effect():
         ({"position": np.nan}, lambda t: t, {}, "'position' is missing"),
         ({}, lambda t: t.assign(a=t["word_id"]), {"formula": "word_id"}, r"\['a'\].*combination"),
         ({}, lambda t: t, {"formula": "nothing"}, r"not found in the data: \['nothing'\]"),
+        ({}, lambda t: t, {"formula": "(1 | subject)"}, "a sweep reads .*mgcv's notation"),
     ],
 )
 def test_frames_that_do_not_fit_are_named(simulated, readings, surprisals, options, says):
     table = surprisals(simulated.surprisals.rename(columns={"model-001": "true"}))
     options = {"formula": BASELINE} | options
-    with pytest.raises(FrameError, match=says):
+    with pytest.raises((FrameError, reading.FormulaError), match=says):
         reading.delta_loglik(simulated.readings.assign(**readings), table, "gaze_ms", **options)
 
 
