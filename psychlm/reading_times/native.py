@@ -331,20 +331,19 @@ def fit(
 
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
     design, columns = place(formula, data)
-    grouped = design.grouped
     response = data[formula.response].to_numpy(np.float64)
     offset = formula.offset(data)
     n = len(response)
     mean = float((response - offset).mean())
     w = np.ones(n) if weights is None else data[weights].to_numpy(np.float64, copy=True)
     y = response - offset - mean
-    rows = Regression(columns, y[:, None], w, *grouped.rows(data))
+    rows = Regression(columns, y[:, None], w, *design.grouped.rows(data))
     n_free = int(design.free.sum())
     if n <= n_free:
         raise FrameError(f"{n} rows are too few for {n_free} unpenalised coefficients; drop terms")
 
     # Cross-products, weighted; whether columns are collinear depends on no weights.
-    xx, xy, yy, _, zz, zx, zy = rows.products(len(grouped.levels))
+    xx, xy, yy, _, zz, zx, zy = rows.products(len(design.grouped.levels))
     of_all = xx, xy[:, 0], yy[0], float(n), zz, zx, zy[:, :, 0]
     moments = Moments(*(torch.from_numpy(np.asarray(part)[None]) for part in of_all))
     correlation = (xx if weights is None else columns.products(np.ones(n))) / n
@@ -361,14 +360,10 @@ def fit(
         for message in optimum.singular:
             warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=4)
     else:
-        found = solve(
-            Moments(*(part.to(where) for part in vars(moments).values())),
-            torch.from_numpy(design.penalties).to(where),
-            torch.from_numpy(start).to(where),
-            method=method,
-            tolerance=tolerance,
-        )
-        optimum = _additive_optimum(design, rows, moments, _to_cpu(found), method)
+        on_device = Moments(*(part.to(where) for part in vars(moments).values()))
+        begin = (torch.from_numpy(x).to(where) for x in (design.penalties, start))
+        found = _to_cpu(solve(on_device, *begin, method=method, tolerance=tolerance))
+        optimum = _additive_optimum(design, rows, moments, found, method)
 
     # Estimates of linear terms are as R has them; the intercept is a combination of all.
     solution = optimum.solution
@@ -394,7 +389,6 @@ def fit(
     deviations = {label: optimum.deviations[label] for label in random} | {"residual": scale**0.5}
     edf_of = {label: edf[span].sum() for label, span in design.spans.items()}
     used = data[list(formula.columns((*formula.variables, formula.response)))]
-    read = design.read
     return NativeFit(
         formula=formula.text,
         backend="native",
@@ -418,8 +412,8 @@ def fit(
         is_mixed=optimum.uncertainty is not None,
         parts=design.parts,
         random=random,
-        variables=read.columns(read.variables),
-        fixed_variables=read.columns(read.fixed_variables),
+        variables=design.read.columns(design.read.variables),
+        fixed_variables=design.read.columns(design.read.fixed_variables),
         empty_cells=design.empty_cells,
         design=design,
         weights=w,
