@@ -1,8 +1,8 @@
 """Fit an item response model: check, compress, climb, refine, standard errors, result.
 
-``solve`` is the algorithm for all: from every start a few EM steps, for items whose M-step takes
-products of matrices alone, then Newton's method and, with guessing, other starts of single items,
-again on finer grids until a finer one changes nothing.
+``solve`` is the algorithm for all: from every start a few EM steps, where they go item by item,
+then Newton's method and, with guessing, other starts of single items, again on finer grids until a
+finer one changes nothing. The rooms are the specification, its engine, starts, the climb, errors.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def solve(
         ends = [finish(em, begin) for begin in starts_of(em, start)]
         x, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
         posterior, _ = em.expect(x)
-        if spec.takes_products:
+        if spec.item_by_item:
             x = turned(em, x, posterior)
         values, mean, sd = map(host, em.unpack(x))
         blocks = np.full((values.shape[1], len(values), len(values)), np.nan)

@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 from psychlm.frames import FrameError, check_responses, constant_items, refuse
 from psychlm.irt.item_fit import pair_tables
 from psychlm.irt.model_tables import normal_weights
-from psychlm.irt.response_functions import model_named
+from psychlm.irt.response_functions import Logistic, model_named
 from psychlm.irt.response_matrix import encode_responses
 from psychlm.irt.result import InformationCriteria
 
@@ -271,7 +271,7 @@ def two_factor(
     """
     kind = model_named(model)
     guessing = kind.free == ("guessing",)
-    if not kind.products or kind.common_slope or (kind.free and not guessing):
+    if kind.form is not Logistic or kind.common_slope or (kind.free and not guessing):
         raise ValueError(f"model is {model!r}; two factors can be fitted as '2PL' or '3PL'")
     checked = varying(responses)
     n_persons, n_items = checked.shape

@@ -63,8 +63,8 @@ class Engine(Expectation):
         self.settings = settings
         self.n_steps = 0
         # Newton's method begins with whole steps only where EM steps have come before.
-        self.first_damping = 0.0 if spec.takes_products else 1.0
-        self.least_gain = 1e-6 if spec.takes_products else 1e-8  # nats, at the default tolerance
+        self.first_damping = 0.0 if spec.item_by_item else 1.0
+        self.least_gain = 1e-6 if spec.item_by_item else 1e-8  # nats, at the default tolerance
         self.first_steps: int | None = 0  # of EM before each climb; None: EM alone
         self.others: list | None = None  # further starts of single items; None: none is tried
         self.informed: tuple = (None, "", None)  # estimates and grid of the last rough information

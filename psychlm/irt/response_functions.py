@@ -892,7 +892,6 @@ class Model:
     free: tuple[str, ...] = ()  # asymptotes that are estimated
     common_slope: bool = False  # one slope for all items
     unit_slope: bool = False  # which is 1, with the variance of ability free instead
-    products: bool = False  # whether em.EM has it: logistic curves
     common_steps: bool = False  # intercept k of an item is d + t_k, with t the same for all items
 
     @property
@@ -923,11 +922,11 @@ class Model:
 MODELS = {
     model.name: model
     for model in (
-        Model("1PL", Logistic, common_slope=True, products=True),
-        Model("Rasch", Logistic, common_slope=True, unit_slope=True, products=True),
-        Model("2PL", Logistic, products=True),
-        Model("3PL", Logistic, ("guessing",), products=True),
-        Model("4PL", Logistic, ("guessing", "upper"), products=True),
+        Model("1PL", Logistic, common_slope=True),
+        Model("Rasch", Logistic, common_slope=True, unit_slope=True),
+        Model("2PL", Logistic),
+        Model("3PL", Logistic, ("guessing",)),
+        Model("4PL", Logistic, ("guessing", "upper")),
         Model("graded", Graded),
         Model("gpcm", PartialCredit),
         Model("PCM", PartialCredit, common_slope=True, unit_slope=True),
@@ -935,7 +934,7 @@ MODELS = {
         Model("nominal", Nominal),
     )
 }
-MIXED = Model("mixed", Logistic, products=True)  # asymptotes are free item by item
+MIXED = Model("mixed", Logistic)  # asymptotes are free item by item
 FORMATS = Model("mixed formats", MixedFormats)
 
 

@@ -22,6 +22,7 @@ from psychlm.irt.response_functions import (
     FORMATS,
     KINDS,
     MIXED,
+    Logistic,
     MixedFormats,
     Model,
     Nominal,
@@ -164,18 +165,16 @@ class Specification:
         return counts_by_category(self.codes, self.n, self.answers.n_categories)
 
     @property
-    def takes_products(self) -> bool:
+    def item_by_item(self) -> bool:
         """Whether every item has its own logistic curve, or shares one parameter with all others.
 
-        Products of matrices then give the likelihood and its derivatives item by item, of millions
-        of responses; the others take the whole map from estimates to cells.
+        EM steps then go item by item, of millions of responses, before Newton's method or without
+        it; the estimates of the others climb together from the start.
         """
-        if not self.model.products or self.groups != [None] or self.bank or self.facets:
+        if self.model.form is not Logistic or self.groups != [None] or self.bank or self.facets:
             return False
-        if self.weights is not None:
-            return False
-        # Upper asymptotes, and densities of asymptotes' logits, are not among the products.
-        if (self.fixed[3] != 1).any():
+        # M-steps know neither persons' weights, nor upper asymptotes, nor densities of logits.
+        if self.weights is not None or (self.fixed[3] != 1).any():
             return False
         if "upper" in self.priors or isinstance(self.priors.get("guessing"), Normal):
             return False

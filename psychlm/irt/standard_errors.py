@@ -65,7 +65,7 @@ def standard_errors(
     n_rows, n_columns, n_groups = len(spec.fixed), len(spec.columns), len(spec.groups)
     parameters = spec.parameters
     whole = len(x) <= max(EXACT_PARAMETERS, em.responses.n_persons)
-    if spec.takes_products and not whole and not sandwich:
+    if spec.item_by_item and not whole and not sandwich:
         from torch.linalg import LinAlgError
 
         blocks = np.full((n_columns, n_rows, n_rows), np.nan)

@@ -65,8 +65,8 @@ MOST_RELIABILITY = 0.95
 
 def starts_of(em: Engine, start: pd.DataFrame | IRTFit | None) -> Iterator[Tensor]:
     """Yield the estimates to climb from."""
-    if em.spec.takes_products:
-        yield from starts_by_products(em, start)
+    if em.spec.item_by_item:
+        yield from starts_by_em(em, start)
         return
     guessed = np.isnan(em.spec.fixed[2:]).any() and em.spec.model.dichotomous and start is None
     device = em.responses.device
@@ -119,7 +119,7 @@ def starting_cells(
     return np.concatenate([cells.ravel(), moments.ravel()])
 
 
-def starts_by_products(em: Engine, start: pd.DataFrame | None) -> list[Tensor]:
+def starts_by_em(em: Engine, start: pd.DataFrame | None) -> list[Tensor]:
     """Return where to climb from: where first steps from every start reached most, if few items.
 
     Newton's method, which follows, builds the information matrix whole.

@@ -196,7 +196,7 @@ def test_arrays_tensors_and_the_engine_of_all_models_agree(model, settings, rng,
     arrays = irt.fit(data, model, tolerance=1e-6, **settings)
     monkeypatch.setattr(_fit, "NUMPY_CELLS", 0)
     tensors = irt.fit(data, model, tolerance=1e-6, **settings)
-    monkeypatch.setattr(specification.Specification, "takes_products", False)
+    monkeypatch.setattr(specification.Specification, "item_by_item", False)
     general = irt.fit(data, model, tolerance=1e-6, **settings)
     # With priors the sum has a maximum, and the log-likelihood alone a slope.
     maxima = [fit.loglik + fit.log_prior for fit in (arrays, tensors, general)]
