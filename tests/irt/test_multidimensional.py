@@ -162,6 +162,29 @@ def test_correlated_abilities_have_the_correlation_and_the_integral_over_both():
         fit.reliability  # noqa: B018
 
 
+def test_steep_items_have_a_maximum_with_a_prior_and_are_named_without():
+    rng = np.random.default_rng(2)
+    factors = np.repeat(["x", "y"], 4)
+    own = 2.0 * np.equal.outer(factors, ["x", "y"])
+    slopes = np.column_stack([rng.uniform(3, 6, 8), own])
+    d = rng.normal(size=8)
+    drawn = rng.logistic(size=(300, 8)) < rng.normal(size=(300, 3)) @ slopes.T + d
+    data = pd.DataFrame(drawn.astype(float), columns=[f"q{j}" for j in range(8)])
+    named = dict(zip(data, factors, strict=True))
+    fit = irt.fit_dimensions(data, named, priors={"slope": irt.Normal(0, 3)}, max_iterations=60)
+    assert fit.converged and fit.loglik_error < 0.01
+    densities = irt.Normal(0, 3).log_density(fit.items[["a_general", "a"]].to_numpy())
+    assert fit.log_prior == pytest.approx(densities.sum())
+    for name, known in (("a_general", slopes[:, 0]), ("a", 2.0), ("d", d)):
+        gap = (fit.items[name] - known) / fit.items[f"se_{name}"]
+        assert np.abs(gap).max() < 3.5
+    # An item that is answered as most of three others are: no slope is steep enough.
+    data["q0"] = (data[["q1", "q2", "q3"]].sum(axis=1) >= 2).astype(float)
+    with pytest.warns(irt.IRTWarning, match=r"items \['q0', 'q3'\] have slopes at the bound, 50"):
+        free = irt.fit_dimensions(data, named, standard_errors=False)
+    assert not free.converged
+
+
 def test_factors_that_cannot_be_are_refused(three_parts):
     factors, data, *_ = three_parts
     named = dict(zip(data, factors, strict=True))
@@ -170,6 +193,10 @@ def test_factors_that_cannot_be_are_refused(three_parts):
         (lambda: irt.fit_dimensions(data, {"q00": "x", "q01": "x"}), "fewer than 3 items"),
         (lambda: irt.fit_dimensions(data, named, "3PL"), "cannot be"),
         (lambda: irt.fit_dimensions(data, {"q00": "x"}, structure="correlated"), "fewer than 3"),
+        (
+            lambda: irt.fit_dimensions(data, named, priors={"slope": irt.LogNormal()}),
+            "give Normal densities",
+        ),
         (
             lambda: irt.fit_dimensions(data, named | {"q00": None}, structure="correlated"),
             "have no dimension",
