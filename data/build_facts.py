@@ -17,13 +17,15 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pandas as pd
+import torch
 
 from analyses import lalor2020_comprehenotes as comprehenotes
 from analyses import lalor2020_test_sets, running_text, wilcox2023
-from psychlm import data, frames
+from psychlm import data, frames, irt
 from psychlm.corpora import NLI_LABELS, novels, reading_times, responses
 from psychlm.corpora.reading_times import Corpus
 from psychlm.frames import FrameError, word_shape
+from psychlm.irt.multidimensional import NORMAL_METRIC
 
 Tables = dict[str, pd.DataFrame]
 
@@ -104,6 +106,68 @@ def metabench_tables() -> Tables:
     """Return graded answers of language models, and their scores on whole benchmarks."""
     names = ("arc", "gsm8k", "mmlu", "truthfulqa", "winogrande", "leaderboard")
     return {name: pd.read_parquet(data.path(f"metabench/{name}")) for name in names}
+
+
+def general_shares(loadings: pd.DataFrame, benchmark: pd.Series) -> pd.Series:
+    """Return how much of what items share is general: in all, and by benchmark.
+
+    It is the share of the sums of squared loadings on "general" and "own"; and omega hierarchical,
+    the general ability's share of the variance of the sum of all items.
+    """
+    squares = (loadings**2).groupby(benchmark).sum()
+    shares = squares["general"] / squares.sum(axis=1)
+    general = loadings["general"].sum() ** 2
+    own = (loadings["own"].groupby(benchmark).sum() ** 2).sum()
+    unique = len(loadings) - squares.to_numpy().sum()
+    of_all = squares["general"].sum() / squares.to_numpy().sum()
+    omega = general / (general + own + unique)
+    return pd.concat([pd.Series({"omega_hierarchical": omega, "all": of_all}), shares])
+
+
+def metabench_abilities(n_items: int = 8, n_draws: int = 500) -> Tables:
+    """Return how items of five benchmarks load on a general ability and on the benchmark's own.
+
+    Of each benchmark as many items are drawn, which 10 to 90 % of the models that answered all five
+    answered correctly. A bifactor 2PL is fitted, with a prior that keeps slopes of items finite
+    that abilities separate. Errors are those of sandwich estimates with organisations as units, as
+    their models resemble each other, by draws from the estimates' normal distribution.
+    """
+    rng = np.random.default_rng(38)
+    names = ("arc", "gsm8k", "mmlu", "truthfulqa", "winogrande")
+    answers = pd.concat({name: responses.metabench(name) for name in names}, axis=1).dropna()
+    middling = answers.columns[answers.mean().between(0.1, 0.9)]
+    middling = middling.to_frame(index=False, name=["benchmark", "item"])
+    drawn = middling.groupby("benchmark").sample(n_items, random_state=rng)
+    answers = answers[list(drawn.itertuples(index=False, name=None))]
+    answers.columns = [" ".join(map(str, column)) for column in answers.columns]
+    benchmark = pd.Series(drawn["benchmark"].to_numpy(), answers.columns, name="benchmark")
+    priors = {"slope": irt.Normal(0, 3)}
+    fit = irt.fit_dimensions(answers, benchmark, priors=priors, standard_errors=False)
+    assert fit.converged
+
+    integral = fit.integral
+    inverse, _ = integral.covariance(integral.estimates)
+    assert inverse is not None
+    scores = integral.scores(integral.estimates).numpy()[integral.spec.answers.row]
+    organisation = answers.index.str.split("/").str[0]
+    summed = pd.DataFrame(scores).groupby(organisation.to_numpy()).sum().to_numpy()
+    sandwich = inverse @ summed.T @ summed @ inverse
+    draws = rng.multivariate_normal(integral.estimates.numpy(), sandwich, n_draws)
+
+    def loadings(estimates: np.ndarray) -> pd.DataFrame:
+        slopes = integral.unpack(torch.from_numpy(estimates))[0][:2].numpy().T / NORMAL_METRIC
+        scaled = slopes / np.sqrt(1 + (slopes**2).sum(axis=1, keepdims=True))
+        return pd.DataFrame(scaled, answers.columns, ["general", "own"])
+
+    found = loadings(integral.estimates.numpy())
+    shares = general_shares(found, benchmark).rename("share").to_frame()
+    shares["se"] = pd.DataFrame([general_shares(loadings(x), benchmark) for x in draws]).std()
+    shares["n_models"] = len(answers)
+    shares["n_organisations"] = organisation.nunique()
+    return {
+        "abilities": found.join(benchmark).rename_axis("item").reset_index(),
+        "general_shares": shares.rename_axis("of").reset_index(),
+    }
 
 
 def sap2024_tables() -> Tables:
@@ -302,9 +366,10 @@ STUDIES: dict[str, Callable[[], Tables]] = {
     "frank2013": frank2013_tables,
 }
 
-# Computed from stored facts, in half an hour; notebook 39 computes a sample of them again.
+# Computed from stored facts, in half an hour; notebook 39 computes a sample of selections again.
 COMPUTED: dict[str, Callable[[], Tables]] = {
     "lalor2018": lambda: {"selections": lalor2020_test_sets.selections()},
+    "metabench": metabench_abilities,
 }
 
 

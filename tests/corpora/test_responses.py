@@ -27,6 +27,23 @@ def test_committed_facts_equal_the_originals(study: str) -> None:
         pd.testing.assert_frame_equal(stored[kept], table[kept], rtol=rtol)
 
 
+def test_stored_shares_of_a_general_ability_follow_from_the_stored_loadings() -> None:
+    items = data.facts("metabench/abilities").set_index("item")
+    stored = data.facts("metabench/general_shares").set_index("of")
+    shares = facts["general_shares"](items[["general", "own"]], items["benchmark"])
+    pd.testing.assert_series_equal(shares, stored["share"], check_names=False)
+    squares = items[["general", "own"]] ** 2
+    of_all = squares["general"].sum() / squares.to_numpy().sum()
+    assert shares["all"] == pytest.approx(of_all)
+    assert items["benchmark"].value_counts().tolist() == [8] * 5
+
+
+@pytest.mark.exhaustive  # a minute
+def test_stored_loadings_on_a_general_ability_are_those_of_the_fit() -> None:
+    for name, table in facts["metabench_abilities"]().items():
+        pd.testing.assert_frame_equal(data.facts(f"metabench/{name}"), table, atol=1e-3)
+
+
 def test_facts_are_below_five_megabytes_and_hold_the_words_of_two_free_texts_alone() -> None:
     files = list((data.root() / "data" / "facts").rglob("*.parquet"))
     models = {file for file in files if file.parent.name == "models"}
