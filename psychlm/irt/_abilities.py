@@ -386,9 +386,9 @@ class Integral:
         # answer are expected at the posterior: the derivative by how often it counts, which is 0.
         tables = [[table] for table in self.tables(rows)]
         for shift in DIFFERENCE * torch.eye(n_rows, dtype=torch.float64)[:, :, None]:
-            ends = self.tables(rows + shift), self.tables(rows - shift)
-            for table, ahead, behind in zip(tables, *ends, strict=True):
-                table.append((ahead - behind) / (2 * DIFFERENCE))
+            higher, lower = self.tables(rows + shift), self.tables(rows - shift)
+            for table, high, low in zip(tables, higher, lower, strict=True):
+                table.append((high - low) / (2 * DIFFERENCE))
         below = [torch.cat(each) for each in tables]
         density = self.density(root)
         _, log_weights = self.nodes()
