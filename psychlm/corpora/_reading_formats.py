@@ -28,12 +28,14 @@ TIMES = {
     "self_paced_ms": "rt rts readingtime readtime rtword wordrt reactiontime responsetime "
     "latency lesezeit lz zeit reaktionszeit latenz tempsdelecture tempslecture temps "
     "tiempo ms time duration selfpaced sprrt spr leestijd tr tiempodelectura",
-    "first_fixation_ms": "ffd firstfixation firstfixationduration wordfirstfixdur firstfixdur",
-    "gaze_ms": "gaze gd gazeduration fprt firstpass firstpassduration firstrundwelltime "
-    "wordfirstpassdur firstrundur",
-    "go_past_ms": "gopast gopasttime rpd rpdinc regressionpath regressionpathduration "
-    "wordgopasttime firstrungopast",
-    "total_ms": "total tft tfd trt totaltime totalfixationduration dwelltime wordtotalfixdur",
+    "first_fixation_ms": "ffd ff firstfixation firstfixationduration firstfixationtime "
+    "wordfirstfixdur firstfixdur",
+    "gaze_ms": "gaze gd gazeduration gazetime fprt fpt fp firstpass firstpassduration "
+    "firstpasstime firstpassreadingtime firstrundwelltime wordfirstpassdur firstrundur",
+    "go_past_ms": "gopast gopasttime gopastduration gpt rpd rpdinc rpt regressionpath "
+    "regressionpathduration regressionpathtime wordgopasttime firstrungopast",
+    "total_ms": "total tft tfd trt tt totaltime totalduration totalreadingtime dwelltime "
+    "totalfixationduration totalfixationtime totaldwelltime wordtotalfixdur",
 }
 TIME_OF = {f"{n}{ms}": ours for ours, x in TIMES.items() for n in x.split() for ms in ("", "ms")}
 GRADE = "Whether or not answer was correct (NULL if N/A)"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unicodedata import name as unicode_name
 from unicodedata import normalize
 
 import numpy as np
@@ -49,6 +50,10 @@ TEXTS = (".csv", ".tsv", ".txt", ".dat", ".tab", ".xls", "")
 OLD_EXCEL = bytes.fromhex("d0cf11e0")  # programs such as Data Viewer write text as .xls
 JSON = (".json", ".jsonl")
 TYPED = (".xlsx", ".parquet", ".sav", ".dta")
+WESTERN = ["cp1252", "latin-1"]
+OTHER_ENCODINGS = "cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 gb18030 big5 shift_jis euc_kr".split()
+# what words of western languages do not have: letters of Icelandic, signs between letters, controls
+STRANGE = re.compile("[ðþýÐÞÝ\x80-\x9f]|[^\\W\\d_][¡-§©¬®¯±-³µ¶¹¼-¿][^\\W\\d_]")
 FILE = "file"  # a column of files' names, which name readers where no other column does
 
 
@@ -80,7 +85,7 @@ def decode(
     n_zero = {"utf-16-be": raw[::2].count(0), "utf-16-le": raw[1::2].count(0)}
     if not told and max(n_zero.values()) > 0.15 * len(raw):
         told = max(n_zero, key=lambda name: n_zero[name])
-    for name in [told] if told else ["utf-8", "cp1252", "latin-1"]:
+    for name in [told] if told else ["utf-8", *WESTERN]:
         try:
             text = raw.decode(name).removeprefix("\ufeff")
         except (UnicodeError, LookupError) as error:
@@ -96,9 +101,43 @@ def decode(
             continue
         if "\0" in text:
             raise FrameError(f"{path} cannot be read as text: it holds zero bytes; {advice}")
+        if not told and name in WESTERN:
+            _check_western(text, name, raw, path)
         known = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}
         return text, encoding or known.get(name, name.removesuffix("-sig").upper())
     raise AssertionError("every byte is a letter of Latin-1")
+
+
+def _check_western(text: str, name: str, raw: bytes, path: str | Path) -> None:
+    """Refuse a file whose words no western language writes: its bytes are other letters.
+
+    So are words mostly of letters beyond ASCII (Cyrillic, Greek or Chinese), letters of Icelandic
+    (in cp1254 those of Turkish), and signs between letters (in cp1250 letters of Polish).
+    """
+    words = [
+        word for word in re.findall(r"[^\s,;|\"]*[^\x00-\x7f][^\s,;|\"]*", text) if len(word) > 1
+    ]
+    beyond_ascii = [sum(letter > "\x7f" for letter in word if letter.isalpha()) for word in words]
+    n_letters = [sum(letter.isalpha() for letter in word) for word in words]
+    other_script = sum(beyond_ascii) > 0.75 * sum(n_letters) > 1
+    strange = [word for word in words if other_script or STRANGE.search(word)]
+    if not strange:
+        return
+    word = max(strange[:20], key=len)
+    readings = {}
+    for other in OTHER_ENCODINGS:
+        with contextlib.suppress(UnicodeError):
+            raw.decode(other)
+            reading = word.encode(name).decode(other)
+            scripts = {unicode_name(letter, "").split(" ")[0] for letter in reading}
+            of_one_case = reading in (reading.lower(), reading.upper(), reading.capitalize())
+            if reading.isalpha() and len(scripts) == 1 and of_one_case:
+                readings.setdefault(reading, f"encoding={other!r} reads {reading!r}")
+    readings[word] = f"encoding={name!r} reads it as it stands here"
+    raise FrameError(
+        f"{path} is not UTF-8, and as {name} has words such as {word!r}; name its encoding: "
+        + "; ".join(readings.values())
+    )
 
 
 def separator_of(lines: Sequence[str]) -> str:
@@ -507,9 +546,9 @@ def numbers_among(values: pd.Series) -> tuple[pd.Series, pd.Series]:
 
     One rule for the whole column: where a number has both a point and a comma, the later one
     marks decimals and the other one thousands ("1.204,3"); where a comma is followed by other
-    than three digits, it marks decimals. Numbers such as "1,234" beside others without a comma
-    could be read in two ways and are a :class:`FrameError`. Values that stand for missing are not
-    among those that are no numbers.
+    than three digits, it marks decimals. Numbers such as "1,234" beside others without a comma, or
+    "1.234" beside "432", could be read in two ways and are a :class:`FrameError`. Values that stand
+    for missing are not among those that are no numbers.
 
     >>> numbers, others = numbers_among(pd.Series(["310,5", "1.204,3", "timeout", "NA", None]))
     >>> numbers.tolist(), others.tolist()
@@ -520,11 +559,26 @@ def numbers_among(values: pd.Series) -> tuple[pd.Series, pd.Series]:
     text = values.dropna().astype(str).str.strip()
     text = text[~text.isin(["", *MISSING])]
     like_number = text[text.str.fullmatch(NUMBER)]
+    _check_points(like_number)
     numbers = pd.to_numeric(like_number, errors="coerce")
     if numbers.isna().any():
         numbers = pd.to_numeric(_with_points(like_number), errors="coerce")
     numbers = numbers.astype(float)
     return numbers.reindex(values.index), text[numbers.reindex(text.index).isna()]
+
+
+def _check_points(text: pd.Series) -> None:
+    """Refuse numbers such as "1.637" beside "432" and "960", but none above: German thousands?"""
+    is_grouped = text.str.fullmatch(r"[1-9]\d{0,2}(\.\d{3})+")
+    if is_grouped.any() and text[~is_grouped].str.fullmatch(r"\d{1,3}").all():
+        others = text[~is_grouped]
+        if len(others) and others.astype(int).median() >= 100:
+            grouped = text[is_grouped].iloc[0]
+            raise FrameError(
+                f"{text.name!r} holds {grouped!r} beside {others.iloc[0]!r}, so that the point may "
+                f"mark thousands or decimals; write {grouped.replace('.', '')!r} if thousands, or "
+                f"else all numbers with decimals, as '{others.iloc[0]}.0'"
+            )
 
 
 def _with_points(text: pd.Series) -> pd.Series:

@@ -268,7 +268,8 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     is_other = table[[item, answer]].isna().all(axis=1)
     shape.notes += [f"{is_other.sum()} rows without item and answer"] if is_other.any() else []
     table = table[~is_other].reset_index(drop=True)
-    kinds = [name for name in table if plain(name) in OF_TRIALS and not told["filter"]]
+    filtered = (told["filter"] or "").partition("=")[0]
+    kinds = [name for name in table if plain(name) in OF_TRIALS and name != filtered]
     kinds = [name for name in kinds if kinds_of(table, name).nunique() <= MOST_KINDS]
     name, is_practice = practice_in(table, kinds, pd.Series(True, table.index))
     said = f"{is_practice.sum()} rows of practice ({name}) are left out; keep them: "

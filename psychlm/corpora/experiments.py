@@ -440,11 +440,15 @@ def _with_questions(
 def _selected(
     rows: pd.DataFrame, is_word: pd.Series, labels: Sequence[str], wanted: str | None
 ) -> tuple[pd.Series, list[str], list[str]]:
-    """Return which rows a filter selects, or else all but practice; what is left out; notes."""
+    """Return which rows a filter selects, without practice; what is left out; notes.
+
+    Practice stays where the filter is of the column that tells it from the rest.
+    """
     is_read = pd.Series(True, rows.index)
-    left_out = []
+    left_out, filtered = [], []
     for clause in wanted.split(";") if wanted else ():
         name, _, values = (part.strip() for part in clause.partition("="))
+        filtered.append(name)
         check_column([name], rows, "; a filter is COLUMN=VALUE, or COLUMN=* for all rows")
         given = joined(rows, [name]).str.strip()
         if values != "*":
@@ -454,11 +458,14 @@ def _selected(
             raise FrameError(f"no word has {name} = {values}; there are {there}")
     if wanted:
         left_out.append(f"{int((~is_read).sum()):,} rows, by filter '{wanted}'")
-    else:
-        name, is_practice = practice_in(rows, labels, is_word)
-        is_read = ~is_practice
-        said = f"{is_practice.sum():,} rows of practice ({name}); keep them: filter='{name}=*'"
-        left_out += [said] if name else []
+    name, is_practice = practice_in(
+        rows, [name for name in labels if name not in filtered], is_word & is_read
+    )
+    if name:
+        keep = ";".join(filter(None, [wanted, f"{name}=*"]))
+        said = f"{(is_practice & is_read).sum():,} rows of practice ({name}); keep them: "
+        left_out.append(f"{said}filter='{keep}'")
+        is_read &= ~is_practice
     for name in labels:
         counts = kinds_of(rows, name)[is_read].value_counts()
         is_filler = counts.index.str.contains(FILLER)

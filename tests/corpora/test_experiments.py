@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from psychlm import roles
-from psychlm.corpora import read_experiment
+from psychlm.corpora import _sniff, read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 
@@ -425,6 +425,50 @@ def test_one_thousands_separator_is_a_number_and_a_word_among_times_is_a_warning
     assert "1 values of 'Lesezeit' stand for missing: ['weg']" in corpus.notes
 
 
+def test_points_that_may_mark_thousands_are_refused_beside_whole_numbers(read):
+    times = ["310", "432", "1.637", "960", "500", "700"] * 2
+    with pytest.raises(FrameError, match="beside '310'.*write '1637' if thousands"):
+        read(lab(ms=times))
+    decimal = [time if "." in time else f"{time}.0" for time in times]
+    assert read(lab(ms=decimal)).readings["self_paced_ms"].min() == 1.637
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding"),
+    [
+        ("Kedi ılık sütü içti , şimdi uyuyor", "cp1254"),
+        ("Wół pił świeżą wodę", "cp1250"),
+        ("Кошка спит на старом диване", "cp1251"),
+        ("η γάτα κοιμάται στον καναπέ", "iso8859-7"),
+        ("猫 昨天 喜欢 睡觉", "gb18030"),
+        ("貓 昨天 喜歡 睡覺", "big5"),
+    ],
+)
+def test_letters_that_are_not_western_need_the_name_of_their_encoding(words, encoding, tmp_path):
+    table = pd.DataFrame({"subject": "s1", "text": 1, "word": words.split(), "RT": 300})
+    table.to_csv(tmp_path / "a.csv", index=False, encoding=encoding)
+    offered = {"iso8859-7": "cp1253"}.get(encoding, encoding)
+    with pytest.raises(FrameError, match=f"encoding='{offered}' reads"):
+        read_experiment(tmp_path / "a.csv")
+    read_words = read_experiment(tmp_path / "a.csv", encoding=encoding).words["word"]
+    assert read_words.tolist() == words.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "l'été à Noël, où",
+        "ação são pão",
+        "niño ¿Qué?",
+        "“naïve” – it’s",
+        "5 µm, 10°C",
+        "Ærø;Ålborg",
+    ],
+)
+def test_letters_of_western_languages_are_read(text):
+    assert _sniff.decode("a.txt", raw=text.encode("cp1252")) == (text, "Windows-1252")
+
+
 def test_fixations_off_the_words_are_left_out_and_counted():
     table = pd.DataFrame({"subject": "s", "text_id": "t", "word_id": [1, ".", 2, None, "2"]})
     table["duration_ms"] = [200, 90, 250, 80, 50]
@@ -448,6 +492,19 @@ def test_practice_is_found_in_whichever_column_names_it(name, read):
     table = lab(trial_type="spr", **{name: np.where(study()["item"] == "1", *words)})
     assert read(table).words["text_id"].unique().tolist() == ["2"]
     check(read(table, filter=f"{name}=*"), study())
+
+
+def test_a_filter_of_another_column_leaves_practice_out(read):
+    practice = np.where(study()["item"] == "1", "yes", "no")
+    table = lab(practice=practice, excluded=study()["person"].map({"p1": "yes", "p2": "no"}))
+    corpus = read(table, filter="excluded=no")
+    assert corpus.readings["subject"].unique().tolist() == ["p2"]
+    assert corpus.words["text_id"].unique().tolist() == ["2"]
+    assert (
+        "2 rows of practice (practice); keep them: filter='excluded=no;practice=*'"
+        in corpus.notes[0]
+    )
+    assert len(read(table, filter="excluded=no;practice=*").readings) == 6
 
 
 def test_a_text_read_twice_needs_the_column_that_tells_the_times_apart(read):
