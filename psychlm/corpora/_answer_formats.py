@@ -44,6 +44,7 @@ class Shape:
     no_items: list[str] = field(default_factory=list)  # columns that describe a session
     groups: list[str] = field(default_factory=list)
     repeat: str | None = None
+    filtered: list[str] = field(default_factory=list)  # columns of the filter
     notes: list[str] = field(default_factory=list)
 
 

@@ -151,6 +151,28 @@ def practice_in(
     return "", pd.Series(False, rows.index)
 
 
+def filtered_rows(
+    rows: pd.DataFrame, wanted: str | None, counted: pd.Series
+) -> tuple[pd.Series, list[str]]:
+    """Return which rows a filter, ``"COLUMN=VALUE,VALUE;OTHER=*"``, takes, and its columns.
+
+    A filter that takes no row that is ``counted`` is a :class:`FrameError`.
+    """
+    is_taken = pd.Series(True, rows.index)
+    columns = []
+    for clause in wanted.split(";") if wanted else ():
+        name, _, values = (part.strip() for part in clause.partition("="))
+        check_column([name], rows, "; a filter is COLUMN=VALUE, or COLUMN=* for all rows")
+        columns.append(name)
+        cells = rows[name].map(label_of, na_action="ignore").astype("str").str.strip()
+        if values != "*":
+            is_taken &= cells.isin([values, *(value.strip() for value in values.split(","))])
+        if not (counted & is_taken).any():
+            there = cells[counted].value_counts().head(8).to_dict()
+            raise FrameError(f"no row has {name} = {values}; there are {there}")
+    return is_taken, columns
+
+
 def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:
     """Return columns that are numbered, ``{"RT": {1: "RT1", 2: "RT2"}}``, by name and number."""
     stems: dict[str, dict[int, str]] = {}

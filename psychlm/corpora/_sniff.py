@@ -124,7 +124,7 @@ def _check_western(text: str, name: str, raw: bytes, path: str | Path) -> None:
     if not strange:
         return
     word = max(strange[:20], key=len)
-    readings = {}
+    readings: dict[str, str] = {}
     for other in OTHER_ENCODINGS:
         with contextlib.suppress(UnicodeError):
             raw.decode(other)

@@ -25,6 +25,7 @@ from psychlm.corpora._formats import (
     GRADES,
     USUAL,
     check_column,
+    filtered_rows,
     find,
     kinds_of,
     naming,
@@ -158,7 +159,7 @@ def read_answers(
         takes one.
     metric, filter, task : str, optional
         Of logs: what grades, which filter, which tasks. Of tables ``filter="COLUMN=VALUE"`` takes
-        the rows in which a column has a value.
+        the rows in which a column has a value, as in :func:`read_experiment`.
     encoding : str, optional
         Of a text file; found unless given.
     unanswered : bool
@@ -234,12 +235,8 @@ def _with_persons(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> 
     if not len(shape.table) or not header:
         raise FrameError(f"the table is empty, header {header}; expected: {WAYS}")
     if told["filter"]:
-        name, equals, value = told["filter"].partition("=")
-        check_column([name if equals else ""], header, "; a filter is COLUMN=VALUE")
-        kept = shape.table[name].map(label_of, na_action="ignore").eq(value) | (value == "*")
-        if not kept.any():
-            there = format_names(shape.table[name].dropna().unique())
-            raise FrameError(f"no row has {value!r} in {name!r}, which has {there}")
+        everything = pd.Series(True, shape.table.index)
+        kept, shape.filtered = filtered_rows(shape.table, told["filter"], everything)
         shape.table = shape.table[kept].reset_index(drop=True)
         shape.notes.append(f"{kept.sum()} of {len(kept)} rows, with {told['filter']}")
     is_long = shape.layout == LONG or bool(told["item"])
@@ -268,12 +265,12 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     is_other = table[[item, answer]].isna().all(axis=1)
     shape.notes += [f"{is_other.sum()} rows without item and answer"] if is_other.any() else []
     table = table[~is_other].reset_index(drop=True)
-    filtered = (told["filter"] or "").partition("=")[0]
-    kinds = [name for name in table if plain(name) in OF_TRIALS and name != filtered]
+    kinds = [n for n in table if plain(n) in OF_TRIALS and n not in shape.filtered]
     kinds = [name for name in kinds if kinds_of(table, name).nunique() <= MOST_KINDS]
     name, is_practice = practice_in(table, kinds, pd.Series(True, table.index))
     said = f"{is_practice.sum()} rows of practice ({name}) are left out; keep them: "
-    shape.notes += [f"{said}filter='{name}=*'"] if name else []
+    keep = ";".join(filter(None, [told["filter"], f"{name}=*"]))
+    shape.notes += [f"{said}filter='{keep}'"] if name else []
     table = table[~is_practice].reset_index(drop=True)
     right = find(table, [*RIGHT, *RIGHT_BESIDE], [person, item, answer])
     given = as_text(table[answer]).astype("str").str.casefold()

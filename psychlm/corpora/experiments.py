@@ -21,6 +21,7 @@ from psychlm.corpora._formats import (
     USUAL,
     Format,
     check_column,
+    filtered_rows,
     find,
     kinds_of,
     naming,
@@ -444,18 +445,8 @@ def _selected(
 
     Practice stays where the filter is of the column that tells it from the rest.
     """
-    is_read = pd.Series(True, rows.index)
-    left_out, filtered = [], []
-    for clause in wanted.split(";") if wanted else ():
-        name, _, values = (part.strip() for part in clause.partition("="))
-        filtered.append(name)
-        check_column([name], rows, "; a filter is COLUMN=VALUE, or COLUMN=* for all rows")
-        given = joined(rows, [name]).str.strip()
-        if values != "*":
-            is_read &= given.isin([value.strip() for value in values.split(",")])
-        if not (is_word & is_read).any():
-            there = given[is_word].value_counts().head(8).to_dict()
-            raise FrameError(f"no word has {name} = {values}; there are {there}")
+    is_read, filtered = filtered_rows(rows, wanted, is_word)
+    left_out = []
     if wanted:
         left_out.append(f"{int((~is_read).sum()):,} rows, by filter '{wanted}'")
     name, is_practice = practice_in(

@@ -352,7 +352,7 @@ def test_practice_is_left_out_fillers_are_named_and_both_are_selected_by_filter(
     note = next(n for n in read(table, filter="Bedingung=*").notes if "filler" in n)
     told = note.partition("without them: filter='")[2].removesuffix("'")
     assert read(table, filter=told).readings["self_paced_ms"].min() == 304
-    with pytest.raises(FrameError, match="no word has Bedingung = x; there are"):
+    with pytest.raises(FrameError, match="no row has Bedingung = x; there are"):
         read(table, filter="Bedingung=x")
     with pytest.raises(FrameError, match="there is no column 'Art'; the file has Subject"):
         read(table, filter="Art=x")
