@@ -30,7 +30,7 @@ TIMES = {
     "tiempo ms time duration selfpaced sprrt spr leestijd tr tiempodelectura",
     "first_fixation_ms": "ffd ff firstfixation firstfixationduration firstfixationtime "
     "wordfirstfixdur firstfixdur",
-    "gaze_ms": "gaze gd gazeduration gazetime fprt fpt fp firstpass firstpassduration "
+    "gaze_ms": "gaze gd gazeduration gazetime fprt fp firstpass firstpassduration "
     "firstpasstime firstpassreadingtime firstrundwelltime wordfirstpassdur firstrundur",
     "go_past_ms": "gopast gopasttime gopastduration gpt rpd rpdinc rpt regressionpath "
     "regressionpathduration regressionpathtime wordgopasttime firstrungopast",
