@@ -309,13 +309,16 @@ def pairwise_correlations(
         return np.where(known, covariances / scale, np.nan), n
 
 
-def cumulative_logit(x: NDArray, y: NDArray) -> tuple[float, NDArray, NDArray]:
+def cumulative_logit(
+    x: NDArray, y: NDArray, count: NDArray | None = None
+) -> tuple[float, NDArray, NDArray]:
     r"""Fit logit P(y >= k) = alpha_k + x b, k = 1, ..., K, by Newton's method.
 
     With F(k) = P(y >= k), P(y) = F(y) - F(y + 1), F(0) = 1 and F(K + 1) = 0. Of two categories this
     is logistic regression. Returned are the log-likelihood (nats; NaN of answers that are fitted
     perfectly, or all alike), b and its errors (NaN where one of b would be infinite); x is (n,
-    n_predictors) without a constant, y (n,) are categories 0, 1, ..., each of which occurs.
+    n_predictors) without a constant, y (n,) are categories 0, 1, ..., each of which occurs, and
+    ``count`` (n,) says how often a row stands.
 
     >>> x = np.array([[0.0], [0.0], [0.0], [1.0], [1.0], [1.0]])
     >>> cumulative_logit(x, np.array([0, 0, 1, 0, 1, 1]))[1].round(4)  # log 4
@@ -325,17 +328,18 @@ def cumulative_logit(x: NDArray, y: NDArray) -> tuple[float, NDArray, NDArray]:
     unknown = np.full(x.shape[1], np.nan)
     if not n_steps:
         return np.nan, unknown, unknown
+    count = np.ones(len(y)) if count is None else count
     # Columns: an intercept of each step, then x; of the lower and the upper step of every answer.
     steps = np.eye(n_steps + 2)[:, 1:-1]
     lower = np.column_stack([steps[y], x])
     upper = np.column_stack([steps[y + 1], x])
-    at_least = 1 - np.cumsum(np.bincount(y) / len(y))[:-1]
+    at_least = 1 - np.cumsum(np.bincount(y, count) / count.sum())[:-1]
     parameters = np.r_[np.log(at_least / (1 - at_least)), np.zeros(x.shape[1])]
 
     def curves(parameters: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         f_lower = np.where(y > 0, scipy.special.expit(lower @ parameters), 1.0)
         f_upper = np.where(y < n_steps, scipy.special.expit(upper @ parameters), 0.0)
-        return f_lower, f_upper, np.log(np.maximum(f_lower - f_upper, SMALLEST)).sum()
+        return f_lower, f_upper, count @ np.log(np.maximum(f_lower - f_upper, SMALLEST))
 
     f_lower, f_upper, loglik = curves(parameters)
     gain = np.inf
@@ -344,12 +348,12 @@ def cumulative_logit(x: NDArray, y: NDArray) -> tuple[float, NDArray, NDArray]:
         p = np.maximum(f_lower - f_upper, SMALLEST)
         d_lower = f_lower * (1 - f_lower) / p
         d_upper = -f_upper * (1 - f_upper) / p
-        h_lower = d_lower**2 - d_lower * (1 - 2 * f_lower)
-        h_upper = d_upper**2 - d_upper * (1 - 2 * f_upper)
-        crossed = lower.T @ ((d_lower * d_upper)[:, None] * upper)
+        h_lower = count * (d_lower**2 - d_lower * (1 - 2 * f_lower))
+        h_upper = count * (d_upper**2 - d_upper * (1 - 2 * f_upper))
+        crossed = lower.T @ ((count * d_lower * d_upper)[:, None] * upper)
         information = lower.T @ (h_lower[:, None] * lower) + upper.T @ (h_upper[:, None] * upper)
         information += crossed + crossed.T
-        gradient = lower.T @ d_lower + upper.T @ d_upper
+        gradient = lower.T @ (count * d_lower) + upper.T @ (count * d_upper)
         try:
             covariance = np.linalg.inv(information)
         except np.linalg.LinAlgError:

@@ -47,9 +47,8 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     that are equal by constraint, or common, are one of them. Of several categories, numbered 0, 1,
     2, ..., it is the statistic M2* of Cai and Hansen.
 
-    Of ``fit.in_group(label)``, the estimates that bear on the group count, and its mean and sd of
-    ability. With missing responses, each margin is taken over the persons who were asked its items,
-    and :math:`\Xi/N` is scaled by who was asked both margins: exact where what was asked does not
+    With missing responses, each margin is taken over the persons who were asked its items, and
+    :math:`\Xi/N` is scaled by who was asked both margins: exact where what was asked does not
     depend on ability (booklets).
 
     For models with free guessing mirt 1.45 gives slightly lower values: it takes P(1 - P) for the

@@ -24,21 +24,9 @@ def correlation_of_repeats(
     expectation that of the person's posterior of ability. 0: repeats tell as much as the model
     takes them to; 1: a person always answers an item alike, and repeats tell nothing.
 
-    Parameters
-    ----------
-    fit : IRTFit
-    responses : Repeated
-        Those of the fit.
-    group : Series by person, or sequence in the order of persons, optional
-        As in the fit.
+    ``responses`` and ``group`` are those of the fit. The Series has ``correlation``, and its
+    standard error ``se`` over persons.
 
-    Returns
-    -------
-    Series
-        ``correlation``, and its standard error ``se`` over persons.
-
-    Examples
-    --------
     >>> from psychlm import irt, simulate
     >>> rng = np.random.default_rng(0)
     >>> answers = simulate.responses(rng.normal(size=300), simulate.items(8, rng), rng, repeats=5)

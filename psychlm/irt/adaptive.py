@@ -1,18 +1,13 @@
-r"""Computerised adaptive testing: of a living test taker, or replayed on recorded responses.
+"""Computerised adaptive testing: of a living test taker, or replayed on recorded responses.
 
-After :math:`t` items a person's ability has the posterior
-
-.. math:: p(\theta \mid x_1, \dots, x_t) \propto \phi(\theta) \prod_{k=1}^{t} P_k(x_k \mid \theta),
-
-here on a grid that resolves the steepest item. The next item is the one with the largest Fisher
-information at the current estimate, or with its largest posterior mean (van der Linden 1998).
+The posterior of ability is kept on a grid that resolves the steepest item.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -57,14 +52,10 @@ class CutScore:
             raise ValueError(f"{self}: indifference is above 0, and error between 0 and 0.5")
 
     def log_ratios(self, functions: ResponseFunction) -> Array:
-        """Return log ratios of all answers, in units of that which ends a test.
-
-        The shape is (n_items, n_categories).
-        """
+        """Return log ratios of all answers by that which ends a test, (n_items, n_categories)."""
         ends = torch.tensor([self.theta - self.indifference, self.theta + self.indifference])
-        with np.errstate(invalid="ignore"):  # categories that an item has not
-            ratios = np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
-        return ratios / np.log((1 - self.error) / self.error)
+        below, above = functions.log_probability(ends.double()).unbind(-1)
+        return ((above - below) / np.log((1 - self.error) / self.error)).numpy()
 
 
 @dataclass(frozen=True)
@@ -120,8 +111,8 @@ def adaptive_test(
     n_items : int
         Responses of each person at most.
     rule : "information", "posterior", "stratified" or "random"
-        Largest information at the posterior mean; largest posterior mean of the information; a
-        random item from each difficulty stratum in turn; or a random item.
+        Largest information at the posterior mean; largest posterior mean of the information (van
+        der Linden 1998); a random item from each difficulty stratum in turn; or a random item.
     stop_se, cut : float, and CutScore, optional
         A person's test ends once the posterior standard deviation (logits) is at most this; once it
         is decided on which side of a cut score the ability lies.
@@ -164,8 +155,7 @@ def adaptive_test(
     persons, is_left, respond = _test_takers(ask, tables, answers)
     n_persons = len(persons)
     n_steps = min(n_items, len(tables.items))
-    mean = tables.ability_mean
-    sd = tables.ability_sd
+    mean = float(tables.ability_mean)
     bank = _Bank(tables, content, n_steps)
     grid = bank.grid
     priority, is_open = _drawn(rng, rule, persons, tables.items, open_shares)
@@ -174,9 +164,9 @@ def adaptive_test(
     # that a person's numbers do not depend on who else is tested.
     running = np.ones(n_persons, dtype=bool)
     n_in_area = np.zeros((n_persons, len(bank.share)))
-    log_posterior = np.tile(-(((grid - mean) / sd) ** 2) / 2, (n_persons, 1))
+    log_posterior = np.tile(norm.logpdf(grid, mean, tables.ability_sd), (n_persons, 1))
     posterior = softmax(log_posterior, axis=1)
-    estimate = np.full(n_persons, float(mean))
+    estimate = np.full(n_persons, mean)
     log_ratio = np.zeros(n_persons)
     decision = np.full(n_persons, "undecided", dtype=object)
     log_ratios = None if cut is None else cut.log_ratios(tables.functions)
@@ -303,24 +293,13 @@ def exposure_shares(
 ) -> pd.Series:
     """Return the share of persons to whom each item may be open, so that none is asked of too many.
 
-    Tests are repeated 15 times, and shares are multiplied by ``aim / exposure``, at most 1 (van der
-    Linden & Veldkamp 2004, after Sympson & Hetter 1985), with smaller changes in later repetitions.
-    The aim lies so far below the limit that as many other persons of the same kind exceed it for
-    some item in one of twenty cases.
+    ``limit`` is the largest share of persons who may be asked an item; ``options`` are ``n_items``,
+    ``rule``, ``stop_se``, ``cut`` and ``content`` of :func:`adaptive_test`, which is repeated 15
+    times with ``n_persons`` simulated persons. Shares are multiplied by ``aim / exposure``, at most
+    1 (van der Linden & Veldkamp 2004, after Sympson & Hetter 1985), with smaller changes in later
+    repetitions. The aim lies so far below the limit that as many other persons of the same kind
+    exceed it for some item in one of twenty cases.
 
-    Parameters
-    ----------
-    fit : IRTFit or DataFrame
-        The bank, as for :func:`adaptive_test`.
-    limit : float
-        Largest share of persons who are asked an item.
-    n_persons : int
-        How many persons of the bank's population are simulated.
-    **options
-        ``n_items``, ``rule``, ``stop_se``, ``cut`` and ``content`` of the tests.
-
-    Examples
-    --------
     >>> import numpy as np, pandas as pd
     >>> bank = pd.DataFrame({"a": 1.0, "b": np.linspace(-2, 2, 30)})
     >>> shares = exposure_shares(bank, 0.4, rng=np.random.default_rng(0), n_items=5, n_persons=200)
@@ -329,16 +308,15 @@ def exposure_shares(
     """
     if not 0 < limit <= 1:
         raise ValueError(f"limit={limit} is no share of persons; give a number from 0 to 1")
-    n = n_persons
     tables = ModelTables.of(fit, "2PL")
     bank = tables.items
     n_items = options.get("n_items", 20)
-    theta = tables.ability_mean + tables.ability_sd * rng.standard_normal(n)
+    theta = tables.ability_mean + tables.ability_sd * rng.standard_normal(n_persons)
     responses = simulate.responses(theta, fit, rng)
-    aim = limit - norm.isf(0.05 / len(bank)) * np.sqrt(limit * (1 - limit) / n)
+    aim = limit - norm.isf(0.05 / len(bank)) * np.sqrt(limit * (1 - limit) / n_persons)
     message = (
-        f"{n_items} of {len(bank)} items are asked of {n} persons, so that an exposure of at most "
-        f"{limit} cannot be had for certain; ask fewer items, or raise the limit"
+        f"{n_items} of {len(bank)} items are asked of {n_persons} persons, so that an exposure of "
+        f"at most {limit} cannot be had for certain; ask fewer items, or raise the limit"
     )
     if n_items > aim * len(bank):
         raise ValueError(message)
@@ -346,7 +324,7 @@ def exposure_shares(
     for gain in 1 / np.maximum(np.arange(15) - 5.0, 1):
         test = adaptive_test(fit, responses, open_shares=shares, rng=rng, **options)
         counts = pd.Series(test.asked.to_numpy().ravel()).value_counts()
-        exposure = counts.reindex(bank, fill_value=0).clip(lower=1) / n
+        exposure = counts.reindex(bank, fill_value=0).clip(lower=1) / n_persons
         tested = shares
         shares = (shares * (aim / exposure) ** gain).clip(upper=1)
     if exposure.max() > limit:
@@ -360,19 +338,16 @@ class _Bank:
     def __init__(self, tables: ModelTables, content: pd.Series | None, n_steps: int) -> None:
         # Abilities at most 0.1 sd apart, and half the width 1 / a of the steepest curve.
         functions = tables.functions
-        mean = tables.ability_mean
         sd = tables.ability_sd
         width = min(0.1 * sd, 0.5 / float(functions.steepness.max()))
         n_nodes = int(min(2 * LIMIT * sd / width + 1e-6, MOST_NODES - 1)) + 1
-        self.grid = np.linspace(mean - LIMIT * sd, mean + LIMIT * sd, n_nodes)
-        at = torch.tensor(self.grid)
+        self.grid = tables.ability_mean + np.linspace(-LIMIT * sd, LIMIT * sd, n_nodes)
         self.functions = functions
-        self.log_p = functions.log_probability(at).numpy()  # (n_items, n_categories, n_nodes)
-        self.information = functions.information(at).numpy()  # (n_nodes, n_items)
-        probability = np.exp(self.log_p)
-        highest = (probability > 0).any(2).sum(1) - 1
-        expected = np.einsum("c,icn->ni", np.arange(probability.shape[1]), probability) / highest
-        self.expected_score = expected.mean(axis=1)
+        at_nodes = replace(tables, nodes=self.grid)
+        self.log_p = functions.log_probability(torch.tensor(self.grid)).numpy()
+        self.information = functions.information_at(self.grid)  # (n_nodes, n_items)
+        highest = (at_nodes.probability > 0).any(2).sum(1) - 1
+        self.expected_score = (at_nodes.expected / highest[:, None]).mean(axis=0)
         areas = pd.Series(0, tables.items) if content is None else content.reindex(tables.items)
         refuse("items", areas.index[areas.isna()], "have no content area; give each one")
         self.areas = pd.factorize(areas)[0]
@@ -387,7 +362,7 @@ class _Bank:
     ) -> Array:
         """Return the value of every item under the rule for the persons of some rows."""
         if rule == "information":
-            value = self.functions.information(torch.tensor(estimate[row])).numpy()
+            value = self.functions.information_at(estimate[row])
         elif rule == "posterior":
             value = (posterior[row, None, :] @ self.information)[:, 0]
         else:

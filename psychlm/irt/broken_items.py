@@ -21,14 +21,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import expit, xlogy
+from scipy.special import expit, logit, xlogy
 from scipy.stats import binom, nchypergeom_fisher, norm
 
 from psychlm import stats
 from psychlm.ctt import item_rest_correlation
 from psychlm.frames import FrameError, Repeated, by_person, check_responses
 from psychlm.irt._fit import fit
-from psychlm.irt.dif import mantel_haenszel, rest_ability
+from psychlm.irt.dif import mantel_haenszel
 from psychlm.irt.item_fit import q3
 from psychlm.irt.priors import LogNormal
 from psychlm.irt.result import IRTFit
@@ -131,8 +131,7 @@ def flag_items(
     # The responses of classes of equal size, by ability.
     order = np.argsort(np.argsort(theta, kind="stable"), kind="stable")
     classes = np.eye(N_CLASSES)[order * N_CLASSES // len(theta)]  # persons x classes
-    # classes x items
-    n_right = classes.T @ answers
+    n_right = classes.T @ answers  # classes x items
     n_answered = classes.T @ answered
     middle = (classes.T @ theta) / classes.sum(axis=0)
     fitted = [_ceiling(*counts, middle) for counts in zip(n_right.T, n_answered.T, strict=True)]
@@ -168,36 +167,31 @@ def _drift(responses: pd.DataFrame, group: pd.Series, model: IRTFit | None) -> p
     sizes = group.value_counts()
     tables = [_rows("drift", responses.columns[:0], np.zeros(0), np.zeros(0))]
     for name in sizes.index[(sizes >= LEAST_GROUP) & (sizes <= len(group) - LEAST_GROUP)]:
-        member = group.eq(name)
-        table = mantel_haenszel(
-            responses, member, reference=False, purify=False, n_strata=N_CLASSES, fit=model
-        ).items
-        effect = -table["log_odds"].to_numpy()  # above 0: easier for the group
-        p = norm.sf((effect - EASIER) / table["se"].to_numpy())
-        for item in table.index[np.isinf(effect)]:  # one of the two has all right, or all wrong
-            matched = responses.sum(axis=1).to_numpy()
-            if model is not None:
-                others = responses.columns.drop(item)
-                matched = rest_ability(model, responses, member.to_numpy(int), others)[:, 0]
-            answered = responses[item].notna()
-            rows = responses.loc[answered, item], member[answered], matched[answered]
-            p[table.index.get_loc(item)] = _score_p(*rows)
+        tested = mantel_haenszel(
+            responses, group == name, reference=False, purify=False, n_strata=N_CLASSES, fit=model
+        )
+        effect = -tested.items["log_odds"].to_numpy()  # above 0: easier for the group
+        p = norm.sf((effect - EASIER) / tested.items["se"].to_numpy())
+        for item in np.flatnonzero(np.isinf(effect)):  # one of the two has all right, or all wrong
+            p[item] = _score_p(tested.tables[item])
         tables.append(_rows("drift", responses.columns, effect, p, name).dropna(subset="p"))
     drifts = pd.concat(tables)
     return drifts.assign(p_adjusted=stats.holm(drifts["p"]))
 
 
-def _score_p(right: pd.Series, member: pd.Series, ability: Array) -> float:
+def _score_p(tables: Array) -> float:
     """Return p of Mantel's score test that log odds do not pass EASIER, given all margins.
 
-    It needs no estimate of the odds, whose error is unknown where they are infinite.
+    It needs no estimate of the odds, whose error is unknown where they are infinite. ``tables`` are
+    those of an item by stratum, group and response.
     """
-    edges = np.quantile(ability, np.arange(1, N_CLASSES) / N_CLASSES)
-    strata = pd.DataFrame({"size": 1, "right": right, "members": member, "both": right * member})
-    margins = strata.groupby(np.searchsorted(edges, ability)).sum()
-    size, n_right, n_members, both = margins.to_numpy(int).T
-    mean, variance = nchypergeom_fisher.stats(size, n_right, n_members, np.exp(EASIER))
-    return float(norm.sf((both.sum() - 0.5 - mean.sum()) / np.sqrt(variance.sum())))
+    tables = tables[tables.any(axis=(1, 2))]
+    n_members = tables[:, 1].sum(axis=1)
+    n_right = tables[:, :, 1].sum(axis=1)
+    margins = tables.sum(axis=(1, 2)), n_right, n_members
+    mean, variance = nchypergeom_fisher.stats(*margins, np.exp(EASIER))
+    both = tables[:, 1, 1].sum()
+    return float(norm.sf((both - 0.5 - mean.sum()) / np.sqrt(variance.sum())))
 
 
 def _rows(
@@ -216,22 +210,23 @@ def _smallest_p(rows: pd.DataFrame) -> pd.DataFrame:
 def _ceiling(n_right: Array, n_answered: Array, theta: Array) -> tuple[float, float]:
     """Return the ceiling of an item, and p of the hypothesis that it is not below the bound."""
 
-    def loss(x: Array, fixed: float | None) -> tuple[float, Array]:
+    def loss(x: Array) -> tuple[float, Array]:
         """Minus log-likelihood and its gradient, in log a, d and the logit of u."""
-        u = expit(x[2]) if fixed is None else fixed
+        u = expit(x[2])
         slope = np.exp(x[0])
         s = expit(slope * theta + x[1])
         p = np.clip(u * s, 1e-9, 1 - 1e-9)
         value = -float((xlogy(n_right, p) + xlogy(n_answered - n_right, 1 - p)).sum())
         of_p = (n_answered - n_right) / (1 - p) - n_right / p
         of_linear = of_p * u * s * (1 - s)
-        of_u = (of_p * s).sum() * u * (1 - u) if fixed is None else 0.0
+        of_u = (of_p * s).sum() * u * (1 - u)
         return value, np.array([slope * (of_linear @ theta), of_linear.sum(), of_u])
 
     share = np.clip(n_right.sum() / n_answered.sum(), 0.01, 0.99)
-    start = np.array([0.0, np.log(share / (1 - share)), np.log(CEILING / (1 - CEILING))])
-    at_bound = minimize(loss, start, args=(CEILING,), jac=True, method="L-BFGS-B")
-    free = minimize(loss, at_bound.x, args=(None,), jac=True, method="L-BFGS-B")
+    bounds = [(None, None), (None, None), (logit(CEILING), logit(CEILING))]
+    start = np.array([0.0, logit(share), logit(CEILING)])
+    at_bound = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    free = minimize(loss, at_bound.x, jac=True, method="L-BFGS-B")
     u = float(expit(free.x[2]))
     if u >= CEILING:
         return u, 1.0

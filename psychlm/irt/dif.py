@@ -48,6 +48,7 @@ class MantelHaenszel(PaperTables):
     n_persons: pd.Series  # by group, the reference group first
     n_left_out: int  # persons without a group
     matching: str  # what persons of different groups have in common: "score" or "ability"
+    tables: np.ndarray  # numbers of persons by item, stratum, group, and response (wrong, right)
     n_rounds: int  # of purification; 1 without
     settled: bool  # whether the last round left the matching as it was
 
@@ -113,9 +114,8 @@ def rest_ability(
 
     with w the posterior given the answers to all counted items. Ability is normal in each group
     (``member``: the number of every person's), with the mean and standard deviation that make the
-    group's answers most likely, the items being those of ``fit``. Under one common prior expected
-    abilities would be drawn to a mean that is not their group's, and items would seem to differ
-    between groups that differ in ability. Shape (n_persons, n_items).
+    group's answers most likely. Under one common prior items would seem to differ between groups
+    that differ in ability. Shape (n_persons, n_items).
     """
     counted = counted.intersection(fit.items.index, sort=False)
     answers = responses[counted]
@@ -125,10 +125,10 @@ def rest_ability(
     weights = posterior.weights.copy()
     common = normal_weights(nodes, fit.ability_mean, fit.ability_sd)
     for number in np.unique(member):
-        of_group = posterior.weights[member == number] / np.maximum(common, SMALLEST)
+        likelihood = posterior.weights[member == number] / np.maximum(common, SMALLEST)
         moments = np.array([fit.ability_mean, fit.ability_sd])
         for _ in range(MAX_MOMENT_STEPS):  # EM for the mean and sd of the group's abilities
-            updated = of_group * normal_weights(nodes, *moments)
+            updated = likelihood * normal_weights(nodes, *moments)
             updated /= updated.sum(axis=1, keepdims=True)
             shares = updated.mean(axis=0)
             mean = shares @ nodes
@@ -174,16 +174,15 @@ def mantel_haenszel(
     With A, B the right and wrong responses of the reference group in a stratum of T persons, and C,
     D those of the focal group, the common odds ratio is :math:`\sum AD/T \big/ \sum BC/T`; above 1
     the item favours the reference group. Where everyone answered every item, persons are matched on
-    the sum score; else, or with ``fit``, on 20 classes of the ability that their other answers tell
-    (:func:`rest_ability`). Whoever answered an item counts in its test.
+    the sum score; else, or with ``fit``, on 20 classes of the ability that their other answers
+    tell. Whoever answered an item counts in its test.
 
     Parameters
     ----------
     responses : DataFrame, shape (n_persons, n_items)
         Values 0, 1 or NaN (not asked).
     group : Series indexed by person, or sequence in the order of the responses
-        Two labels or more, such as "human" and "model". Persons whose label is NaN are left out,
-        with a warning.
+        Two labels or more. Persons whose label is NaN are left out, with a warning.
     reference : label, optional
         The reference group; by default the label of the first person.
     purify : bool
@@ -246,7 +245,8 @@ def mantel_haenszel(
             levels = np.arange(1, n_classes) / n_classes
             edges = np.nanquantile(np.where(np.isnan(x), np.nan, matched), levels, axis=0)
             strata = sum((matched > edge for edge in edges), start=np.zeros(x.shape, int))
-        items = _by_stratum(x, member, strata, names).set_index(checked.columns)
+        tables = _by_stratum(x, member, strata, len(names))
+        items = _tests(tables, names).set_index(checked.columns)
         n_rounds += 1
         clean = ~items["ets"].isin(["B", "C"]).to_numpy()
         settled |= bool((clean == in_matching).all())
@@ -262,24 +262,24 @@ def mantel_haenszel(
         n_persons=pd.Series(np.bincount(member), names, name="n_persons"),
         n_left_out=len(responses) - len(x),
         matching="score" if model is None else "ability",
+        tables=tables,
         n_rounds=n_rounds,
         settled=settled,
     )
 
 
-def _by_stratum(
-    x: np.ndarray, member: np.ndarray, strata: np.ndarray, names: Sequence
-) -> pd.DataFrame:
-    """Return the statistics of every item from its tables of responses and groups by stratum."""
-    n_items = x.shape[1]
-    n_groups = len(names)
-    n_strata = int(strata.max()) + 1
-    answered = ~np.isnan(x)
-    cell = (np.arange(n_items) * n_strata + strata) * n_groups + member[:, None]
-    cells = (cell[answered] * 2 + x[answered]).astype(int)
-    counts = np.bincount(cells, minlength=2 * n_items * n_strata * n_groups)
-    tables = counts.reshape(n_items, n_strata, n_groups, 2).astype(float)
-    result = _two_groups(tables) if n_groups == 2 else _all_groups(tables, names)
+def _by_stratum(x: np.ndarray, member: np.ndarray, strata: np.ndarray, n_groups: int) -> np.ndarray:
+    """Return numbers of persons by item, stratum, group, and response (wrong, right)."""
+    shape = (x.shape[1], int(strata.max()) + 1, n_groups, 2)
+    person, item = np.nonzero(~np.isnan(x))
+    places = item, strata[person, item], member[person], x[person, item].astype(int)
+    counts = np.bincount(np.ravel_multi_index(places, shape), minlength=int(np.prod(shape)))
+    return counts.reshape(shape).astype(float)
+
+
+def _tests(tables: np.ndarray, names: Sequence) -> pd.DataFrame:
+    """Return the statistics of every item, and how many persons they rest on."""
+    result = _two_groups(tables) if len(names) == 2 else _all_groups(tables, names)
     # Strata with persons of two groups at least, and with both responses.
     of_groups = tables.sum(axis=3)
     right = tables[..., 1].sum(axis=2)
@@ -374,17 +374,15 @@ def dif_logistic(
 
     for persons of group g with the standardised score or ability z; of several categories this is
     the model of proportional odds. Where everyone answered every item, z is the score; else, or
-    with ``fit``, the ability that the person's other answers tell (:func:`rest_ability`). Whoever
-    answered an item counts in its test.
+    with ``fit``, the ability that the person's other answers tell. Whoever answered an item counts
+    in its test.
 
     Parameters
     ----------
     responses : DataFrame, shape (n_persons, n_items)
         Values 0 and 1, or ratings; NaN where not asked.
-    group, reference
-        As in :func:`mantel_haenszel`, two groups or more.
-    fit : IRTFit, optional
-        The model that gives ability; a 2PL or a graded model of these responses unless given.
+    group, reference, fit
+        As in :func:`mantel_haenszel`; of ratings the model is a graded one unless given.
 
     Returns
     -------
@@ -422,33 +420,43 @@ def dif_logistic(
     rows = []
     for i in range(x.shape[1]):
         answered = ~np.isnan(x[:, i])
-        _, categories = np.unique(x[answered, i], return_inverse=True)
+        n = int(answered.sum())
         z = matched[answered, i]
         z = (z - z.mean()) / max(z.std(), 1e-12)
-        groups = np.eye(len(names))[member[answered]]
+        persons = {"z": z, "group": member[answered], "answer": x[answered, i], "count": 1.0}
+        cells = pd.DataFrame(persons)
+        if model is None:  # persons of a group with equal scores and equal answers are one row
+            cells = cells.groupby(["z", "group", "answer"], sort=False, as_index=False).sum()
+        z = cells["z"].to_numpy()
+        count = cells["count"].to_numpy()
+        categories = pd.factorize(cells["answer"], sort=True)[0]
+        groups = np.eye(len(names))[cells["group"]]
         focal = groups[:, groups.any(axis=0)][:, 1:]  # of groups who were asked the item
-        by_score, _, _ = cumulative_logit(z[:, None], categories)
-        uniform, b, errors = cumulative_logit(np.column_stack([z, focal]), categories)
+        by_score, _, _ = cumulative_logit(z[:, None], categories, count)
+        uniform, b, errors = cumulative_logit(np.column_stack([z, focal]), categories, count)
         crossed = np.column_stack([z, focal, focal * z[:, None]])
-        nonuniform, _, _ = cumulative_logit(crossed, categories)
+        nonuniform, _, _ = cumulative_logit(crossed, categories, count)
         # Nagelkerke's R^2 of the models without and with the groups.
-        share = np.bincount(categories) / len(z)
-        null = len(z) * xlogy(share, share).sum()
-        scale = 1 - np.exp(2 * null / len(z))
-        r2 = (1 - np.exp(2 * (null - np.array([by_score, nonuniform])) / len(z))) / scale
+        share = np.bincount(categories, count) / n
+        null = n * xlogy(share, share).sum()
+        scale = 1 - np.exp(2 * null / n)
+        r2 = (1 - np.exp(2 * (null - np.array([by_score, nonuniform])) / n)) / scale
         gains = 2 * np.array([nonuniform - by_score, uniform - by_score, nonuniform - uniform])
         df = np.array([2, 1, 1]) * focal.shape[1]
         p = chi2.sf(np.maximum(gains, 0.0), np.where(df > 0, df, np.nan))
         row = {"chi2": gains[0], "df": df[0], "p": p[0], "p_uniform": p[1], "p_nonuniform": p[2]}
         if len(names) == 2:
-            known = focal.shape[1] > 0  # not where one group alone was asked
-            row |= {"log_odds": b[-1] if known else np.nan, "se": errors[-1] if known else np.nan}
+            asked_both = focal.shape[1] > 0
+            row["log_odds"] = b[-1] if asked_both else np.nan
+            row["se"] = errors[-1] if asked_both else np.nan
         for g, name in enumerate(names if len(names) > 2 else []):
-            alone, b, errors = cumulative_logit(np.column_stack([z, groups[:, g]]), categories)
+            against_rest = np.column_stack([z, groups[:, g]])
+            alone, b, errors = cumulative_logit(against_rest, categories, count)
             row |= {f"log_odds_{name}": b[-1], f"se_{name}": errors[-1]}
             row[f"p_{name}"] = chi2.sf(2 * max(alone - by_score, 0.0), 1)
-        row |= {"delta_r2": np.diff(r2)[0] if df[0] else np.nan, "n_used": len(z)}
-        row |= {f"n_used_{n}": int(m) for n, m in zip(names, groups.sum(axis=0), strict=True)}
+        row |= {"delta_r2": np.diff(r2)[0] if df[0] else np.nan, "n_used": n}
+        n_used = (count @ groups).astype(int).tolist()
+        row |= {f"n_used_{name}": size for name, size in zip(names, n_used, strict=True)}
         rows.append(row)
     table = pd.DataFrame(rows, checked.columns)
     table.insert(3, "p_adjusted", holm(table["p"]))
@@ -469,11 +477,10 @@ def dif_likelihood_ratio(
     anchors: Sequence | pd.Index | None = None,
     priors: Mapping[str, Prior] | None = None,
 ) -> LikelihoodRatioDIF:
-    r"""Test whether an item's parameters differ between two groups, whose abilities may differ.
+    """Test whether an item's parameters differ between two groups, whose abilities may differ.
 
     Twice the gain in log-likelihood from an item's own parameters in each group is chi-square
-    distributed: with 2 degrees of freedom for the 2PL (slope and difficulty), 1 for the 1PL. Any
-    model of :func:`psychlm.irt.fit` will do but the Rasch model (which is the 1PL).
+    distributed. Any model of :func:`psychlm.irt.fit` will do but the Rasch model (it is the 1PL).
 
     Parameters
     ----------

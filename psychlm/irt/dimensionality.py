@@ -47,8 +47,7 @@ class LikelihoodRatio:
 def tetrachoric(responses: pd.DataFrame) -> pd.DataFrame:
     """Return the matrix of tetrachoric correlations between items of 0 and 1.
 
-    They are :func:`polychoric` correlations of two categories, of which an empty cell counts 0.5, a
-    default of R's ``psych``.
+    They are :func:`polychoric` correlations of two categories.
 
     >>> from psychlm import corpora
     >>> float(tetrachoric(corpora.lsat6()).loc["LSAT 1", "LSAT 2"].round(3))
@@ -262,8 +261,8 @@ def two_factor(
               \qquad \theta \sim N(0, I)
 
     A quasi-Newton method climbs until no derivative is above ``tolerance`` (nats per unit of a
-    parameter). Axes are turned to principal axes here, and by :func:`rotate` to an interpretable
-    position. With "3PL" every item has a free guessing parameter in [0, 0.99].
+    parameter). Axes are principal axes, which :func:`rotate` turns to an interpretable position.
+    With "3PL" every item has a free guessing parameter in [0, 0.99].
 
     >>> from psychlm import corpora
     >>> round(two_factor(corpora.lsat6()).loglik)
@@ -407,8 +406,8 @@ def likelihood_ratio(
 ) -> LikelihoodRatio:
     """Test a model within a larger one, both fitted to the same responses.
 
-    Fits by different methods, by variational inference or with priors are refused, and a bigger
-    model without more parameters, or with a log-likelihood lower by more than 0.01 nats.
+    Fits that cannot be compared are refused, and a bigger model without more parameters, or with a
+    log-likelihood lower by more than 0.01 nats.
 
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()

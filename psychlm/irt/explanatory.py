@@ -31,7 +31,7 @@ from psychlm.irt.dif import compared_persons
 from psychlm.irt.engine import Settings
 from psychlm.irt.likelihood import Expectation, integrate, node_loglik
 from psychlm.irt.response_functions import Logistic
-from psychlm.irt.response_matrix import ResponseMatrix, uncompressed
+from psychlm.irt.response_matrix import MISSING, ResponseMatrix, encode_codes
 from psychlm.irt.specification import IRTWarning, Solution, Specification
 
 # of the modes; nats that a last step gains at most
@@ -56,14 +56,11 @@ class Marginal(Expectation):
         self.sd_of_cell = torch.from_numpy(sd_of_cell)
         # Persons who were asked the same cells, as often, share a term of the missing information.
         patterns, member = np.unique(responses.n_asked, axis=0, return_inverse=True)
-        self.patterns = [
-            (
-                torch.from_numpy(np.flatnonzero(n)),
-                torch.from_numpy(n[n > 0, None]),
-                np.flatnonzero(member.ravel() == k),
-            )
-            for k, n in enumerate(patterns)
-        ]
+        self.patterns = []
+        for k, n in enumerate(patterns):
+            cells = torch.from_numpy(np.flatnonzero(n))
+            rows = np.flatnonzero(member.ravel() == k)
+            self.patterns.append((cells, torch.from_numpy(n[n > 0, None]), rows))
 
     def curves(self, b: Tensor, sd: Tensor) -> Logistic:
         """Return the cells' curves, in units of each person's group's sd of ability."""
@@ -334,23 +331,18 @@ def dif_explanatory(
 
     Parameters
     ----------
-    responses, group : DataFrame, and Series or sequence
+    responses, group, reference
         As in :func:`mantel_haenszel`; an item may be answered alike by all of a group.
     by : Series indexed by item
         The kind of every item.
-    reference, max_iterations
-        The reference group; quasi-Newton steps.
+    max_iterations : int
+        Quasi-Newton steps.
 
     Returns
     -------
     ExplanatoryDIF
-        With intervals of posterior probability 0.95.
-
-    Warns
-    -----
-    IRTWarning
-        Without convergence, or with a variance of differences at its boundary 0, which
-        ``at_boundary`` names: these are then 0 with ``se``, ``low`` and ``high`` NaN.
+        With intervals of posterior probability 0.95. A variance of differences at its boundary 0
+        has a warning, and ``at_boundary`` names it: these are 0 with ``se`` and intervals NaN.
 
     References
     ----------
@@ -381,11 +373,14 @@ def dif_explanatory(
         )
     # Cells: every item in the reference group, then every item in the focal group.
     cells = pd.concat([checked[member == 0], checked[member == 1]], axis=1).reindex(checked.index)
+    codes_of_cells = cells.fillna(MISSING).to_numpy(np.uint8)
+    cell_numbers = pd.RangeIndex(2 * n_items)
+    answers = encode_codes(codes_of_cells, checked.index, cell_numbers, as_drawn=True)
     in_focal = np.repeat([0.0, 1.0], n_items)
     of_item = np.tile(np.eye(n_items), (2, 1))
     of_kind = np.tile(np.eye(n_kinds)[codes], (2, 1))
     estimates = fit_difficulties(
-        uncompressed(cells.to_numpy(), checked.index),
+        answers.on("cpu"),
         np.column_stack([np.ones(2 * n_items), in_focal]),
         [of_item, in_focal[:, None] * of_kind, in_focal[:, None] * of_item],
         in_focal.astype(int),

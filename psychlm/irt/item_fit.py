@@ -47,8 +47,8 @@ def s_x2(
     neighbouring categories within a score, until each cell expects one person.
 
     Every booklet (a set of items that at least ``min_persons`` were asked) makes its own score
-    groups, and an item's statistic sums over its booklets. A person who was asked more than a
-    booklet counts in the largest one; who was asked less than any is left out, with a warning.
+    groups, whose statistics are added. A person counts in the largest booklet of which all items
+    were asked; who was asked none in full is left out, with a warning.
 
     Returns
     -------
@@ -107,16 +107,16 @@ def s_x2(
                 n_cells[item] += len(seen) - 1
     df = np.maximum(n_cells - tables.n_free_by_item, 0)
     statistic[df == 0] = np.nan
-    columns = {
-        "s_x2": statistic,
-        "df": df.astype(int),
-        "rmsea": rmsea(statistic, df, n_persons),
-        "p": scipy.stats.chi2.sf(statistic, np.where(df > 0, df, np.nan)),
-        "n_persons": n_persons.astype(int),
-    }
-    table = pd.DataFrame(columns, index=tables.items.rename("item"))
+    table = _chi_square("s_x2", statistic, df.astype(int), tables.items)
+    table.insert(2, "rmsea", rmsea(statistic, df, n_persons))
     table.attrs["left_out"] = left_out
-    return table
+    return table.assign(n_persons=n_persons.astype(int))
+
+
+def _chi_square(name: str, statistic: np.ndarray, df: np.ndarray, items: pd.Index) -> pd.DataFrame:
+    """Return a table of tests by item, with p NaN where no degree of freedom is left."""
+    p = scipy.stats.chi2.sf(statistic, np.where(df > 0, df, np.nan))
+    return pd.DataFrame({name: statistic, "df": df, "p": p}, items.rename("item"))
 
 
 def booklets(answered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -226,10 +226,9 @@ def ability_x2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
               \qquad E_{pi} = \int E_i(\theta)\, p(\theta \mid x_{p,-i})\, d\theta
 
     with E and V the mean and variance of the category's number that the model expects after the
-    person's answers to all other items, so that residuals of different persons are independent with
-    mean 0. The classes g are persons in the order of the ability that their other answers tell,
-    with equal sums of V, at least 5: ten, or as many as there can be. Unlike S-X2 it needs no two
-    persons who were asked the same items, and no more than products of matrices.
+    person's answers to all other items. The classes g are persons in the order of the ability that
+    these answers tell, with equal sums of V, at least 5: ten, or as many as there can be. Unlike
+    S-X2 it needs no two persons who were asked the same items.
 
     Returns
     -------
@@ -278,10 +277,8 @@ def ability_x2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
             residuals = np.bincount(of_class, (answer - mean)[order], n_classes)
             spread = np.bincount(of_class, variance, n_classes)
             statistic[item] = (residuals**2 / np.maximum(spread, SMALLEST)).sum()
-    p = scipy.stats.chi2.sf(statistic, np.maximum(df, 1))
-    n_persons = (~np.isnan(x)).sum(axis=0)
-    columns = {"x2": statistic, "df": df, "p": p, "n_persons": n_persons}
-    return pd.DataFrame(columns, tables.items.rename("item"))
+    table = _chi_square("x2", statistic, df, tables.items)
+    return table.assign(n_persons=(~np.isnan(x)).sum(axis=0))
 
 
 def rmsea(statistic: np.ndarray, df: np.ndarray, n_persons: np.ndarray) -> np.ndarray:
@@ -369,8 +366,8 @@ def q3(
     """Return the correlations between items of residuals at each person's expected ability.
 
     Residuals are category numbers less their expectations (Yen 1984, Applied Psychological
-    Measurement 8, equation 8). Correlations rest on the persons who answered both items, and are
-    NaN for fewer than three; under local independence they are near -1/(n_items - 1).
+    Measurement 8, equation 8). Pairs that fewer than three persons answered have NaN; under local
+    independence correlations are near -1/(n_items - 1).
 
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()
@@ -389,11 +386,7 @@ def q3(
 
 
 def q3_cut(
-    fit: IRTFit,
-    responses: pd.DataFrame,
-    *,
-    rng: np.random.Generator,
-    n_draws: int = 99,
+    fit: IRTFit, responses: pd.DataFrame, *, rng: np.random.Generator, n_draws: int = 99
 ) -> float:
     """Return how far above the mean of all pairs the largest Q3 lies in 95 % of clean tests.
 
@@ -484,7 +477,7 @@ def person_fit(
 
     Expectations are those at the person's expected ability, as in mirt. Since the same responses
     give that ability, mean squares are on average a little below 1 and all z vary less than normal
-    variables; the fewer the items, the more so. mirt raises item variances to 0.0032 at least.
+    variables; the fewer the items, the more so.
 
     Returns
     -------

@@ -104,7 +104,6 @@ def _linked_items(
     old: pd.DataFrame, slope: float, intercept: float, covariances: dict[str, np.ndarray]
 ) -> pd.DataFrame:
     """Return a table on another scale; covariances of a and d that are not given are solved for."""
-    items = old.copy()
     shift = intercept / slope
     if "model" in old:  # of mixed formats, whose columns are theirs alone
         two = np.array([model_named(name).dichotomous for name in old["model"]])
@@ -114,18 +113,16 @@ def _linked_items(
             for table in formats
         ]
         return pd.concat(linked).reindex(old.index, columns=list(old)).assign(model=old["model"])
-    if "a1" in old:  # nominal
-        for tag in (name[1:] for name in old if name[0] == "a" and name[1:].isdigit()):
-            items[f"a{tag}"] = old[f"a{tag}"] / slope
-            items[f"d{tag}"] = old[f"d{tag}"] - old[f"a{tag}"] * shift
-            if f"se_a{tag}" in old:
-                items[f"se_a{tag}"] = old[f"se_a{tag}"] / slope
-                items[f"se_d{tag}"] = old[f"se_d{tag}"] if shift == 0 else np.nan
-        return items
     # steps of polytomous items: b1, b2, ... with d1, d2, ..., which may be missing, d = -a b
     steps = [name[1:] for name in old if name[0] in "bd" and name[1:].isdigit()]
     tags: list[str] = list(dict.fromkeys(steps)) or [""]
-    if steps:
+    items = old.copy()
+    if "a1" in old:  # nominal, with a slope for every step
+        for tag in tags:
+            items[f"d{tag}"] -= old[f"a{tag}"] * shift
+            if f"se_d{tag}" in old and shift:
+                items[f"se_d{tag}"] = np.nan
+    elif steps:
         absent = [name for name in ("a", *(f"b{tag}" for tag in tags)) if name not in items]
         refuse("columns", absent, "are missing; a scale is linked by slopes and difficulties")
         lacking = {f"d{tag}": -old["a"] * old[f"b{tag}"] for tag in tags if f"d{tag}" not in old}
@@ -135,10 +132,10 @@ def _linked_items(
         slopes, d, _, _ = four_parameters(old)
         items = items.assign(a=slopes, d=d, b=old["b"] if "b" in old else -d / slopes)
     before = items.copy()
-    items["a"] = before["a"] / slope
-    if "se_a" in old:
-        items["se_a"] = old["se_a"] / slope
-    for tag in tags:
+    for name in items:
+        if re.fullmatch(r"(se_)?a\d*", str(name)):
+            items[name] /= slope
+    for tag in [] if "a1" in old else tags:
         a = before["a"]
         b = before[f"b{tag}"]
         d = before[f"d{tag}"]

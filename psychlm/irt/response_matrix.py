@@ -319,7 +319,7 @@ def encode_codes(
 ) -> ResponseMatrix:
     """Check and count a matrix of category numbers; merge persons who answered alike.
 
-    ``as_drawn`` merges and refuses nothing.
+    ``as_drawn`` merges and refuses nothing, such as cells that nobody was asked.
     """
     # Count and check in blocks of rows: a memory map does not fit into memory.
     n_categories = 2 if levels is None else max(map(len, levels.values()))
@@ -370,15 +370,6 @@ def encode_codes(
         n_categories=n_categories,
         levels=levels,
     )
-
-
-def uncompressed(values: np.ndarray, persons: pd.Index) -> ResponseMatrix:
-    """Return responses (0, 1, NaN) with one row for every person, also for equal ones.
-
-    Equal responses of two groups have different priors, and a resample may hold an empty row.
-    """
-    coded = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
-    return encode_codes(coded, persons, pd.RangeIndex(coded.shape[1]), as_drawn=True).on("cpu")
 
 
 def identical_items(responses: ResponseMatrix) -> list[list]:

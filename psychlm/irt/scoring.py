@@ -95,20 +95,16 @@ class KnownCurves:
 
     def unbounded(self) -> tuple[Tensor, Tensor]:
         """Return of which rows no response speaks against an ever higher, or lower, ability."""
-        count = self.answers.count
+        against = torch.zeros(len(self.answers.count), 2).to(self.answers.count)
         if not isinstance(self.items, Logistic) or len(self.items.values) > 3:
-            none = torch.zeros_like(count, dtype=torch.bool)
-            return none, none
+            return against[:, 0] > 0, against[:, 1] > 0
         slope = self.items.values[0]
         signs = torch.stack([slope > 0, slope < 0], 1).double()
-        with_sign, answered = signs.new_zeros(2, len(count), 2)
         for block in self.answers.blocks():
             sign = signs[block.items]
-            with_sign += block.correct @ sign
-            answered += sign.sum(0) if block.answered is None else block.answered @ sign
-        wrong = answered - with_sign
-        high = wrong[:, 0] + with_sign[:, 1] == 0
-        return high, with_sign[:, 0] + wrong[:, 1] == 0
+            answered = sign.sum(0) if block.answered is None else block.answered @ sign
+            against += answered + block.correct @ (sign.flip(1) - sign)
+        return against[:, 0] == 0, against[:, 1] == 0
 
 
 def _by_products(answers: ResponseMatrix, items: Logistic, ability: Tensor) -> tuple[Tensor, ...]:
@@ -188,14 +184,15 @@ def known_items(
     """Check and encode responses and the parameters of their items."""
     form = model_named(model).form
     where = pick_device(device, "irt.score", getattr(responses, "size", 0))
-    unknown = getattr(responses, "columns", pd.Index([])).difference(items.index)
+    flaw = "have no parameters; drop them, or fit a model with them"
     if form.dichotomous:
         encoded = encode_responses(responses, where)
-        unknown = encoded.items.difference(items.index)
-    elif not len(unknown):
+        refuse("items", encoded.items.difference(items.index), flaw)
+    else:
+        columns = getattr(responses, "columns", items.index[:0])
+        refuse("items", columns.difference(items.index), flaw)
         levels = levels_of(form.of_table(items), items.index, levels)
         encoded = encode_ratings(responses, levels).on(where)
-    refuse("items", unknown, "have no parameters; drop them, or fit a model with them")
     table = items.loc[encoded.items]
     curves = form.of_table(table)
     check_known(pd.DataFrame(curves.values.T.numpy(), table.index), ability_mean, ability_sd)
@@ -287,11 +284,10 @@ def score(
     Parameters
     ----------
     items : DataFrame, indexed by item
-        Known parameters: a, b or d, c and u, as ``IRTFit.items`` has them, in the logistic metric
-        (D = 1): convert those printed in the normal metric by :func:`psychlm.irt.rescale`.
+        Known parameters, as ``IRTFit.items`` has them, in the logistic metric (D = 1): convert
+        those printed in the normal metric by :func:`psychlm.irt.rescale`.
     responses : DataFrame, shape (n_persons, n_items)
-        A responses frame; its items may be some of those known. Who answered none of them has NaN,
-        and a warning names them.
+        Of some of these items. Who answered none has NaN, and a warning names them.
     method : str
         "eap": posterior mean and standard deviation. "map": posterior mode. "ml": maximum
         likelihood, infinite where all responses, or none, are correct. "wle": the maximum of
@@ -300,10 +296,9 @@ def score(
     ability_sd, ability_mean : float
         Of ability in the population, logits: for EAP and MAP.
     model, levels
-        The model's name and, of polytomous items, the answers that are their categories, in order,
-        by default 0, 1, 2, ...
+        The model's name and, of polytomous items, their answers in order, by default 0, 1, 2, ...
     device : str or torch.device
-        "auto" takes a GPU for over ten million responses; :func:`psychlm.device.torch_device`.
+        "auto" takes a GPU for over ten million responses.
 
     Returns
     -------
@@ -314,8 +309,7 @@ def score(
     --------
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()
-    >>> fit = irt.fit(lsat, "2PL")
-    >>> score(fit.items, lsat.iloc[:2]).columns.tolist()
+    >>> score(irt.fit(lsat, "2PL").items, lsat.iloc[:2]).columns.tolist()
     ['theta', 'se']
     """
     method = method.lower()
@@ -325,18 +319,17 @@ def score(
         # Of new persons some may have answered nothing, and some items may not have been asked.
         has_answer = responses.notna().to_numpy()
         answered = has_answer.any(axis=1)
-        asked = has_answer.any(axis=0)
-        if not (answered.all() and asked.all()):
-            scores = pd.DataFrame(np.nan, responses.index.rename("person"), ["theta", "se"])
+        persons = responses.index.rename("person")
+        responses = responses.loc[answered, has_answer.any(axis=0)]
+        if not answered.all():
+            silent = format_names(persons[~answered])
+            message = f"persons {silent} answered no item; their ability is missing"
+            warnings.warn(message, IRTWarning, stacklevel=2)
+            scores = pd.DataFrame(np.nan, persons, ["theta", "se"])
             if answered.any():
                 options: dict[str, Any] = {"model": model, "levels": levels, "device": device}
                 options |= {"ability_sd": ability_sd, "ability_mean": ability_mean}
-                part = responses.loc[answered, asked]
-                scores[answered] = score(items, part, method, **options).to_numpy()
-            if not answered.all():
-                silent = format_names(responses.index[~answered])
-                message = f"persons {silent} answered no item; their ability is missing"
-                warnings.warn(message, IRTWarning, stacklevel=2)
+                scores[answered] = score(items, responses, method, **options).to_numpy()
             return scores
     with few_threads(getattr(responses, "size", 0)):
         curves = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
@@ -402,15 +395,14 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
 
     By "wle" it is the maximum of the likelihood times the root of the information. Steps are
     Newton's where the observed information is positive (half the expected one at least), else
-    Fisher's. Without guessing both are the same I, and as :math:`|I'| < a I`, with a the
-    largest slope, a step s leaves an error below :math:`a s^2 / 2`. The climb ends where that is
-    below the tolerance; the information at the mode follows from that before the last step by its
-    derivative.
+    Fisher's. Without guessing both are the same I, and as :math:`|I'| < a I`, with a the largest
+    slope, a step s leaves an error below :math:`a s^2 / 2`. The climb ends where that is below the
+    tolerance; the information at the mode follows from that before it by its derivative.
     """
     weighted = method == "wle"
     prior = float(method == "map")
     nodes = quadrature_grid(span=UNBOUNDED, device=curves.answers.count.device).nodes
-    at_nodes = curves.node_loglik(nodes).sub_((method == "map") * nodes**2 / 2)
+    at_nodes = curves.node_loglik(nodes).sub_(prior * nodes**2 / 2)
     if weighted:
         at_nodes += _information(curves.answers, curves.items, nodes).clamp_min(SMALLEST).log() / 2
     start = between_nodes(at_nodes, nodes)
@@ -420,31 +412,31 @@ def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         # it, towards low ability likewise; with guessing also where it rises at the grid's end.
         best = at_nodes.argmax(1)
         high, low = curves.unbounded()
-        high = high | (curves.guessed & (best == len(nodes) - 1))
-        low = low | (curves.guessed & (best == 0))
+        high |= curves.guessed & (best == len(nodes) - 1)
+        low |= curves.guessed & (best == 0)
         limit = torch.where(high == low, 0.0, torch.where(high, torch.inf, -torch.inf))
     finite = limit == 0
+    before = start
+    observed = change = torch.zeros_like(start)
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal before, observed, change
+        before = ability
         gradient, observed, expected, change = curves.by_ability(ability)
-        last[:] = [ability, observed, change]
         information = torch.where(observed > expected / 2, observed, expected) + prior
         gradient = gradient - prior * ability
         if weighted:
             gradient = gradient + change / (2 * expected)
         return torch.where(finite, gradient, 0.0), torch.where(finite, information, 1.0)
 
-    last: list = []
+    steepest = float(curves.items.steepness.max().clamp_min(1.0))
     if weighted or curves.guessed:  # the last step is too short to matter
         ability = climb(ascent, start)
-        observed = last[1]
     else:
-        steepest = float(curves.items.steepness.max().clamp_min(1.0))
         ability = climb(ascent, start, (2 * TOLERANCE / steepest) ** 0.5)
-        before, observed, change = last
         observed = observed + change * (ability - before)
     if weighted:
-        difference = DIFFERENCE / curves.items.steepness.max().clip(1.0)
+        difference = DIFFERENCE / steepest
         above = ascent(ability + difference)[0]
         below = ascent(ability - difference)[0]
         observed = (below - above) / (2 * difference)

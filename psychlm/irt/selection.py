@@ -21,6 +21,7 @@ from psychlm.stats import CORRECTIONS
 
 Criterion = Literal["slope", "fit", "dependence"]
 ABILITIES = np.linspace(-6, 6, 1201)  # logits, where a form's information is evaluated
+LEAST_ITEMS = 4  # of a scale
 WHOLE = ["(all items)"]
 COLUMNS = ["round", "step", "item", "statistic", "value", "threshold", "p", "verdict", "note"]
 
@@ -70,7 +71,6 @@ def select_items(
         in most significant LD-X2 pairs (of several, that with the largest sum of LD-X2).
     correction, alpha : {"holm", "bh"}, and float
         Of p-values, within each criterion of each round; level of every family of tests.
-    min_slope, min_communality : float
     guessing : bool
         Whether to compare the 3PL with the 2PL by AIC and, if it is better, to test every guessing
         parameter (two-sided Wald tests, Holm); items without a significant one become 2PL items.
@@ -101,8 +101,9 @@ def select_items(
     kept = check_responses(responses)
     absent = pd.Index(set_aside).difference(kept.columns)
     refuse("items", absent, "are to be set aside, but are not among the responses")
-    if kept.shape[1] - len(set_aside) < 4:
-        raise FrameError(f"{kept.shape[1] - len(set_aside)} items are too few; give at least 4")
+    n_left = kept.shape[1] - len(set_aside)
+    if n_left < LEAST_ITEMS:
+        raise FrameError(f"{n_left} items are too few; give at least {LEAST_ITEMS}")
     if len(set_aside):
         note = "set aside by the caller"
         log.add("inspection", list(set_aside), "inspection", np.nan, np.nan, "remove", note=note)
@@ -128,10 +129,7 @@ def select_items(
         if gain > 0:
             tests = guessing_tests(big.items)
             model[tests["p"] < alpha] = "3PL"
-            value = tests["wald_z"].to_numpy()
-            chosen = model.to_numpy()
-            p = tests["p"].to_numpy()
-            log.add("guessing", model.index, "wald_z", value, alpha, chosen, p=p)
+            log.add("guessing", model.index, "wald_z", tests["wald_z"], alpha, model, p=tests["p"])
 
     # Rounds of removal and refitting.
     adjust = CORRECTIONS[correction]
@@ -147,10 +145,10 @@ def select_items(
         if not removed:
             break
         start = fitted.items
-        if kept.shape[1] - len(removed) < 4:
-            n_left = kept.shape[1] - len(removed)
+        n_left = kept.shape[1] - len(removed)
+        if n_left < LEAST_ITEMS:
             note = "too few items are left to fit"
-            log.add("refit", WHOLE, "n_items", n_left, 4, "reject", note=note)
+            log.add("refit", WHOLE, "n_items", n_left, LEAST_ITEMS, "reject", note=note)
             return Selection(log.table(), kept.columns[:0], None, spectrum)
         kept = log.without(kept, removed)
     final = fit(kept, model[kept.columns].to_dict(), start=fitted.items)
@@ -168,7 +166,8 @@ class _Log:
         """Note a step, its items, the statistic with its value and threshold, and the verdict."""
         step, items, statistic, value, threshold, verdict = row
         row = (self.round, step, items, statistic, value, threshold, p, verdict, note)
-        self.tables.append(pd.DataFrame(dict(zip(COLUMNS, row, strict=True))))
+        columns = {name: getattr(x, "array", x) for name, x in zip(COLUMNS, row, strict=True)}
+        self.tables.append(pd.DataFrame(columns))
 
     def without(self, kept: pd.DataFrame, items: Sequence) -> pd.DataFrame:
         """Return responses without items, and without the persons who were asked no other."""
@@ -209,33 +208,29 @@ def _judge(
     log: _Log,
 ) -> list:
     """Apply one criterion to every item; return the items that it removes."""
-    threshold = alpha
-    p: Any = np.nan
-    note: Any = ""
-    if step == "slope":
-        statistic = "a"
-        threshold = min_a
-        value = fitted.items["a"].to_numpy()
-        remove = value < min_a
-    elif step == "fit":
-        statistic = "s_x2"
-        table = s_x2(fitted, kept)
-        value = table["s_x2"].to_numpy()
-        p = adjust(table["p"].to_numpy())
-        note = np.where(table["df"] == 0, "no degrees of freedom", "")
-        remove = p < alpha
-    else:
-        statistic = "n_dependent_pairs"
-        table = _dependent_pairs(fitted, kept, adjust, alpha)
-        value = table["n_pairs"].to_numpy()
-        p = table["p"].to_numpy()
-        note = table["note"].to_numpy()
-        worst = table.sort_values(["n_pairs", "total"]).index[-1]
-        remove = (table.index == worst) & (value > 0)
     items = fitted.items.index
-    verdict = np.where(remove, "remove", "keep")
-    log.add(step, items, statistic, value, threshold, verdict, note=note, p=p)
+    if step == "slope":
+        value = fitted.items["a"]
+        remove = value < min_a
+        log.add(step, items, "a", value, min_a, _verdicts(remove))
+    elif step == "fit":
+        table = s_x2(fitted, kept)
+        p = adjust(table["p"])
+        remove = p < alpha
+        note = np.where(table["df"] == 0, "no degrees of freedom", "")
+        log.add(step, items, "s_x2", table["s_x2"], alpha, _verdicts(remove), note=note, p=p)
+    else:
+        table = _dependent_pairs(fitted, kept, adjust, alpha)
+        n_pairs = table["n_pairs"]
+        worst = table.sort_values(["n_pairs", "total"]).index[-1]
+        remove = (table.index == worst) & (n_pairs > 0)
+        more = {"note": table["note"], "p": table["p"]}
+        log.add(step, items, "n_dependent_pairs", n_pairs, alpha, _verdicts(remove), **more)
     return list(items[remove])
+
+
+def _verdicts(remove: pd.Series) -> np.ndarray:
+    return np.where(remove, "remove", "keep")
 
 
 def _dependent_pairs(

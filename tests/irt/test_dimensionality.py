@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from psychlm import corpora, irt, simulate
+from psychlm import corpora, irt
 from psychlm.irt import (
-    dimensionality,
     eigenvalues,
     parallel_analysis,
     polychoric,
@@ -81,18 +80,6 @@ def test_correlations_of_cut_normals_are_recovered_with_gaps(rng):
     latent = rng.multivariate_normal(np.zeros(3), truth, 40_000)
     cut = pd.DataFrame((latent > [0.5, -1.0, 0.0]) * 1.0).mask(rng.random(latent.shape) < 0.3)
     np.testing.assert_allclose(tetrachoric(cut.dropna(how="all")), truth, atol=0.04)
-
-
-def test_a_correlation_that_is_found_is_not_searched_again(rng, monkeypatch):
-    steps = []
-
-    def counted(*arguments):
-        steps.append(arguments)
-        return cell_probabilities(*arguments)
-
-    monkeypatch.setattr(dimensionality, "cell_probabilities", counted)
-    irt.tetrachoric(simulate.responses(rng.normal(size=1000), simulate.items(40, rng), rng))
-    assert len(steps) < 20  # to bisect the whole range to the last digit takes 40
 
 
 def test_parallel_analysis_counts_the_abilities(rng):

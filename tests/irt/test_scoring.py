@@ -48,25 +48,6 @@ def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores(rng)
         assert found.loc["all", "theta"] > 0 > found.loc["none", "theta"]
 
 
-@pytest.mark.parametrize("model", ["2PL", "3PL", "4PL"])
-@pytest.mark.parametrize("method", ["map", "ml", "wle"])
-def test_modes_are_the_highest_of_several_on_a_fine_grid(model, method):
-    """Few steep items have as many maxima: the weighted likelihood's nearest was 2.8 nats lower."""
-    grid = np.linspace(-12, 12, 4801)
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        items = simulate.items(int(rng.integers(1, 7)), rng, model)
-        items["a"] *= rng.choice([-1, 1, 1, 4], len(items))
-        responses = simulate.responses(rng.normal(size=8), items, rng)
-        p = curves.probability(grid, items).clip(1e-16, 1 - 1e-15)
-        information = (np.gradient(p, grid, axis=0) ** 2 / (p * (1 - p))).sum(1) + 1e-300
-        aim = responses.to_numpy() @ np.log(p).T + (1 - responses.to_numpy()) @ np.log1p(-p).T
-        aim += {"map": -(grid**2) / 2, "ml": 0.0, "wle": np.log(information) / 2}[method]
-        theta = irt.score(items, responses, method)["theta"].clip(-12, 12)
-        reached = [np.interp(at, grid, values) for at, values in zip(theta, aim, strict=True)]
-        assert (aim.max(axis=1) - reached < 0.02).all()
-
-
 def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):
     items = simulate.items(20_000, rng)
     theta = pd.Series([-2.0, 0.0, 1.5], index=["low", "middle", "high"])
