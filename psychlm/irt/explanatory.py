@@ -331,12 +331,12 @@ def dif_explanatory(
 
     Parameters
     ----------
-    responses, group, reference
+    responses, group : DataFrame, and Series or sequence
         As in :func:`mantel_haenszel`; an item may be answered alike by all of a group.
     by : Series indexed by item
         The kind of every item.
-    max_iterations : int
-        Quasi-Newton steps.
+    reference, max_iterations
+        The reference group; quasi-Newton steps.
 
     Returns
     -------
