@@ -319,13 +319,13 @@ def score(
         # Of new persons some may have answered nothing, and some items may not have been asked.
         has_answer = responses.notna().to_numpy()
         answered = has_answer.any(axis=1)
-        persons = responses.index.rename("person")
+        persons = responses.index
         responses = responses.loc[answered, has_answer.any(axis=0)]
         if not answered.all():
             silent = format_names(persons[~answered])
             message = f"persons {silent} answered no item; their ability is missing"
             warnings.warn(message, IRTWarning, stacklevel=2)
-            scores = pd.DataFrame(np.nan, persons, ["theta", "se"])
+            scores = pd.DataFrame(np.nan, persons.rename("person"), ["theta", "se"])
             if answered.any():
                 options: dict[str, Any] = {"model": model, "levels": levels, "device": device}
                 options |= {"ability_sd": ability_sd, "ability_mean": ability_mean}
