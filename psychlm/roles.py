@@ -65,7 +65,9 @@ def parsed(told: dict[str, Any]) -> dict[str, Any]:
         if not value:
             continue
         if name == "labels":
-            pairs = [pair.rpartition("=") for pair in value.split(",")]
+            # a comma within a label is none behind a number
+            lines = re.sub(r"(=\s*[-+.\d]+\s*),", r"\1\n", value).split("\n")
+            pairs = [pair.rpartition("=") for pair in lines]
             values[name] = {label.strip(): float(number) for label, _, number in pairs}
         elif name in LISTS:
             values[name] = [part.strip() for part in value.split(",") if part.strip()]

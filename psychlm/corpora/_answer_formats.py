@@ -194,6 +194,9 @@ def names_of(role: str) -> list[str]:
     return [*models, *USUAL[role].split()]
 
 
+ANSWER_STRINGS = (
+    "answers responses answerstring responsestring antworten réponses respuestas risposte"
+)
 ADDRESS = "person *mail* *correo* *courriel*"
 TOTAL = r"[^\d/]+/\s*[\d.,]+"  # Moodle's "Grade/10.00"
 TIMESTAMP = "timestamp zeitstempel horodateur marcatemporal"
@@ -327,6 +330,32 @@ def _with_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     return with_header_as_row(cells, names)
 
 
+def _with_items(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Return a table whose one column of strings of answers, such as "ABCDA", is split into items.
+
+    They are letters, or digits in a column that is named by answers, as many in each row.
+    """
+    found: dict[str, int] = {}
+    for place, name in enumerate(cells):
+        texts = cells.iloc[:, place].dropna()
+        if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
+            continue
+        pattern = r"[A-H.*]{5,}"
+        if plain(name) in ANSWER_STRINGS.split():
+            pattern = r"[0-9A-Ha-h.* -]{3,}"
+        is_of_one_length = texts.str.len().nunique() == 1 and texts.nunique() > 1
+        if is_of_one_length and texts.str.fullmatch(pattern).all():
+            found[name] = len(texts.iloc[0])
+    if len(found) != 1:
+        return cells
+    ((name, n_items),) = found.items()
+    notes.append(f"each letter or digit of {name!r} is the answer to an item")
+    items = {
+        f"item {place + 1}": cells[name].str[place].replace(" ", np.nan) for place in range(n_items)
+    }
+    return cells.drop(columns=name).assign(**items)
+
+
 def _without_labels(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     """Return a table of numbers without a row of texts below its header, as SoSci Survey has."""
     first = cells.iloc[:1].map(lambda one: isinstance(one, str) and len(one) > 3)
@@ -345,7 +374,7 @@ def _without_labels(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 def shape_of(cells: pd.DataFrame, wide_items: bool) -> Shape:
     """Return a table as its format has it; with ``wide_items`` it is no long one."""
     notes: list[str] = []
-    twice = _with_header(_without_labels(cells, notes), notes)
+    twice = _with_items(_with_header(_without_labels(cells, notes), notes), notes)
     cells = unique_columns(twice, number=True)
     form = next(f for f in FORMATS if not (f.name == LONG and wide_items) and f.fits(cells))
     table, format_notes = form.prepare(cells) if form.prepare and len(cells) else (cells, [])

@@ -5,27 +5,33 @@ Which column names persons is decided in ``answers._of_wide`` and ``answers._of_
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
 
-from psychlm.corpora._answer_formats import EMPTY, MARKS
-from psychlm.corpora._formats import GRADES, WRONG, plain
-from psychlm.corpora._sniff import numbers_of
+from psychlm.corpora._answer_formats import EMPTY, MARKS, names_of
+from psychlm.corpora._formats import GRADES, USUAL, WRONG, find, plain
+from psychlm.corpora._sniff import numbers_among, numbers_of
 from psychlm.frames import FrameError, format_names, is_numeric, refuse
 
 # columns that describe persons or their session, whatever their values, without blanks and marks
 DESCRIBE = """age birthyear born class cohort complete completed condition country date duration
-education email end enddate ethnicity female finished form gender grade group gruppe ip ipaddress
-klasse language level major male mark marks name nationality points progress race region school
-score section sex start startdate state status sum sumscore time timestamp total treatment treated
-version year""".split()
+education email end enddate ethnicity female file finished form gender grade group gruppe ip
+ipaddress klasse language level major male mark marks name nationality points progress race region
+school score section sex start startdate state status sum sumscore time timestamp total treatment
+treated version year""".split()
 A_SUM = "the sum or share of the others"
+NUMBERS_REPEATS = (
+    r"(?i)file|.*(event|wave|visit|session|occasion|attempt|instance|messzeitpunkt|welle).*"
+)
+PERCENT = r" *[\d.,]+ *% *"
+DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}.*"
 CODES = {7, 8, 9, 77, 88, 98, 99, 777, 888, 998, 999}  # usual ones of missing answers
 CATEGORIES = 12  # different whole numbers that an item has at most
 
@@ -47,26 +53,108 @@ def as_text(values: pd.Series) -> pd.Series:
     return values.astype(object).map(text, na_action="ignore")
 
 
+def is_date(cells: pd.Series) -> bool:
+    """Return whether all cells of a column that are not empty are dates."""
+    return bool(cells.dropna().astype(str).str.fullmatch(DATE).all())
+
+
+def of_long_table(table: pd.DataFrame, person: str) -> tuple[list[str], str]:
+    """Return what may be the columns of items, the likeliest first, and of answers, "" if none.
+
+    A column of items has each of its values once a person, and most of them for several persons.
+
+    >>> table = pd.DataFrame({"who": [*"aabb"], "task": [*"xyxy"], "ok": [1, 1, 0, 1]})
+    >>> of_long_table(table, "who")
+    (['task'], 'ok')
+    """
+    numbering = [n for n in table if re.fullmatch(NUMBERS_REPEATS, n)]
+    others = [n for n in table if n != person and n not in numbering]
+    others = [
+        n for n in others if not is_date(table[n]) and plain(n) not in USUAL["repeat"].split()
+    ]
+    items: list[str] = []
+    for name in others:
+        rows = table[[person, name]].dropna()
+        is_shared = 2 * rows[name].nunique() <= len(rows) and rows[name].nunique() > 1
+        if is_shared and plain(name) not in DESCRIBE and not rows.duplicated().any():
+            items.append(name)
+    usual = find(table[items], names_of("item"))
+    items.sort(key=lambda name: name != usual)
+    answers = [n for n in others if n not in items[:1] and table[n].nunique() > 1]
+    is_grade = {
+        n: as_text(table[n]).dropna().str.casefold().isin([*GRADES, "0", "1"]) for n in answers
+    }
+    graded = [n for n in answers if is_grade[n].all()]
+    numbers = [n for n in answers if is_numeric(numbers_of(table[n]))]
+    named = find(table[answers], names_of("answer"))
+    return items, next(iter([named] * bool(named) + graded + numbers + answers), "")
+
+
 def with_missing(
-    table: pd.DataFrame, names: Sequence[str], missing: Sequence[object], notes: list[str]
-) -> pd.DataFrame:
-    """Return a table whose marks and codes of missing answers are missing, and note how many."""
+    table: pd.DataFrame,
+    names: Sequence[str],
+    missing: Sequence[object],
+    options: Set[str] = frozenset(),
+) -> tuple[pd.DataFrame, dict[str, pd.Series]]:
+    """Return a table whose marks and codes of missing answers are missing, and these by column.
+
+    Words for missing that are ``options``, the right answers of a key, are answers.
+    """
     codes = set(as_text(pd.Series([*missing], dtype=object)))
-    counts: Counter = Counter()
+    marks = {*MARKS, *EMPTY} - options
+    found: dict[str, pd.Series] = {}
     columns: dict[str, pd.Series] = {}
     for name in names:
         cells = table[name]
         if is_numeric(cells) and not codes:
             continue
         text = as_text(cells)
-        is_missing = text.isin(codes if is_numeric(cells) else {*codes, *MARKS, *EMPTY})
+        is_missing = text.isin(codes if is_numeric(cells) else codes | marks)
         if is_missing.any():
             columns[name] = cells.mask(is_missing)
-            if plain(name) not in DESCRIBE:
-                counts.update(text[is_missing])
+            found[name] = text[is_missing]
+    return table.assign(**columns), found
+
+
+def by_number(key: pd.Series, header: Sequence[str], notes: list[str]) -> pd.Series:
+    """Return a key whose items are named as those of a file without names of items, by number.
+
+    >>> by_number(pd.Series({"I1": "A", "I2": "B"}), ["item 1", "item 2"], []).to_dict()
+    {'item 1': 'A', 'item 2': 'B'}
+    """
+    numbers = [re.findall(r"\d+", name) for name in key.index]
+    names = [f"item {int(number[0])}" if len(number) == 1 else "" for number in numbers]
+    is_other = not {*key.index} & {*header} and len({*names}) == len(names)
+    if not is_other or not {*names} <= {*header}:
+        return key
+    notes.append(f"the key's items are those of the same number: {key.index[0]!r} is {names[0]!r}")
+    return key.set_axis(names)
+
+
+def words_in(key: pd.Series | None, missing: Sequence[object], notes: list[str]) -> set[str]:
+    """Return the words for missing, such as NA, that are right answers of a key, and warn of them.
+
+    Where they are told to be ``missing``, items with this key have none.
+    """
+    if key is None:
+        return set()
+    if missing:
+        key[key.isin([*map(str, missing)])] = np.nan
+    words = {*key.dropna()} & {*EMPTY}
+    if words:
+        listed = ",".join(sorted(words))
+        items = format_names(key.index[key.isin(words)])
+        said = f"{listed} is an answer, since the key has it for {items}"
+        notes.append(f"{said}; missing={listed} takes it for a missing one")
+        warnings.warn(notes[-1], stacklevel=3)
+    return words
+
+
+def counts_of_missing(found: Mapping[str, pd.Series], items: Sequence[str]) -> list[str]:
+    """Return a note on how many answers to items each mark or code of missing ones stands for."""
+    counts = Counter(mark for name in items for mark in found.get(name, ()))
     said = [f"{n} {mark!r}" for mark, n in sorted(counts.items()) if mark not in ("", "NA")]
-    notes += [f"missing: {', '.join(said)}"] if said else []
-    return table.assign(**columns)
+    return [f"missing: {', '.join(said)}"] if said else []
 
 
 def numbers_and_words(
@@ -95,10 +183,17 @@ def numbers_and_words(
             elif cells.isin(list(number_of)).any():
                 column = cells.map(number_of).fillna(pd.to_numeric(cells, errors="coerce"))
                 unknown = table[name][column.isna() & cells.notna()].unique()
-                refuse("answers", unknown, f"of {name!r} have no number in labels=; add them")
+                mark = ",".join(map(str, unknown))
+                refuse(
+                    "answers",
+                    unknown,
+                    f"of {name!r} have no number in labels=; add them, or missing={mark!r}",
+                )
         column = numbers_of(column)
         if not is_numeric(column):
             parsed = pd.to_numeric(column, errors="coerce")
+            with contextlib.suppress(FrameError):  # "0,5" beside texts, where it is clear
+                parsed = numbers_among(column)[0]
             if parsed.count() <= column.count() / 2:
                 words[name] = table[name]
                 continue
@@ -250,6 +345,40 @@ def warn_of_codes(responses: pd.DataFrame, told: bool, notes: list[str]) -> None
         warnings.warn(f"answers {apart} lie apart from the scale; see missing=", stacklevel=2)
 
 
+def refuse_no_options(raw: pd.DataFrame, key: pd.Series, told: bool, notes: list[str]) -> None:
+    """Refuse answers beside a key that are no option of any item, as codes of missing answers.
+
+    They are numbers beside letters, letters beside numbers or far behind the key's, and usual codes
+    apart from other numbers, in several items; if what is missing was ``told``, they are wrong, and
+    noted.
+    """
+    right = key[raw.columns].astype(str)
+    others: list[str] = []
+    if right.str.fullmatch(r"[^\W\d_]([|,;/][^\W\d_])*").all():
+        highest = max(filter(str.isalpha, "".join(right).upper()))
+        far = chr(ord(highest) + 4) if "D" <= highest <= "H" else "Z"
+        pattern = rf"\d+(\.\d+)?|[{far}-Z{far.lower()}-z?*#]"
+    elif right.str.fullmatch(r"\d+").all():
+        pattern = r"[^\W\d_]|[?*#]"
+        others = [f"{code:g}" for code in codes_among(raw.apply(pd.to_numeric, errors="coerce"))]
+    else:
+        return
+    is_code = raw.apply(
+        lambda cells: cells.astype("str").str.fullmatch(pattern).eq(True) | cells.isin(others)
+    )
+    if is_code.any().sum() < min(2, len(raw.columns)):
+        return
+    counts = raw[is_code].stack().value_counts()
+    codes = ",".join(sorted(counts.index))
+    said = f"answers {codes} ({counts.sum()} in all) are no options as those of the key are"
+    if not told:
+        raise FrameError(
+            f"{said}; where they stand for missing answers: missing={codes}; if they are wrong "
+            "answers, missing=NA reads them so"
+        )
+    notes.append(f"{said}, and wrong")
+
+
 def warn_of_names(responses: pd.DataFrame, turned: Sequence[str], notes: list[str]) -> None:
     """Note names of items that say that 1 is an error, or that number repeats of fewer items."""
     names = pd.Index(map(str, responses.columns))
@@ -292,6 +421,15 @@ def needs_key(words: Mapping[str, pd.Series], header: Sequence[str]) -> str:
     in_columns = Counter(text for column in texts for text in column.unique())
     most = max(in_columns.values())
     found = [text for text, n in in_columns.most_common() if n > most / 2][:8]
+    percent = {
+        n: x for n, x in words.items() if x.dropna().astype(str).str.fullmatch(PERCENT).all()
+    }
+    if 2 * len(percent) > len(words):
+        first = next(iter(percent.values())).dropna().iloc[0]
+        columns = format_names(percent)
+        return (
+            f"columns {columns} hold percentages such as {first!r}: write numbers without the sign"
+        )
     # the numbers of "A1", "2 (rather)"; other labels have none that a program could know
     numbers = [re.findall(r"\d+", label) for label in found]
     is_numbered = all(len(one) == 1 for one in numbers)

@@ -7,6 +7,7 @@ table ``FORMATS``. To add a format, add an entry there and a case to the tests o
 from __future__ import annotations
 
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,9 +31,13 @@ USUAL = {
     "worker workerid player playername prolificid prolificpid responseid recordid userid uuid "
     "runid studyid recordingsessionlabel id",
     "item": "item variable question itemid questionid sampleid docid instanceid taskid itemnr "
-    "itemno itemnumber itemname questionkey questionnr questionno questionnumber problem problemid",
+    "itemno itemnumber itemname questionkey questionnr questionno questionnumber problem problemid "
+    "aufgabe aufgabenid aufgabennr aufgabennummer frage frageid fragennr fragennummer itemnummer "
+    "pregunta ejercicio domanda esercizio vraag opgave",
     "answer": "correct score rating iscorrect acc accuracy grade value resp "
-    "evaluationiscorrect evaluationscore *.corr *.acc response answer",
+    "evaluationiscorrect evaluationscore *.corr *.acc passed verdict exactmatch richtig "
+    "korrekt punkte juste correcto corretto goed response "
+    "answer antwort réponse respuesta risposta antwoord",
     "repeat": "repeat epoch attempt trial wave rater seed run replicate",
     "text": "textid text itemid item itemnr itemno itemnumber sentenceid sentencenr "
     "sentenceno sentencenumber satzid satznr satznummer sentence satz zin passage passageid "
@@ -171,6 +176,30 @@ def filtered_rows(
             there = cells[counted].value_counts().head(8).to_dict()
             raise FrameError(f"no row has {name} = {values}; there are {there}")
     return is_taken, columns
+
+
+def without_blanks(cells: pd.Series) -> pd.Series:
+    """Return labels without blanks at their ends, which make no other label."""
+    return cells.map(lambda one: one.strip() if isinstance(one, str) else one)
+
+
+def warn_of_case(labels: Iterable[object], what: str, notes: list[str]) -> None:
+    """Warn of labels that differ in capital and small letters only."""
+    names = pd.Index(
+        dict.fromkeys(str(one) for one in labels if isinstance(one, str)), dtype=object
+    )
+    twice = names[names.map(str.casefold).duplicated(keep=False)]
+    if len(twice):
+        said = f"{what} {format_names(twice)} differ in capital letters only"
+        notes.append(f"{said}, and are different ones; write them alike where they are one")
+        warnings.warn(notes[-1], stacklevel=5)
+
+
+def one_label(rows: pd.DataFrame, names: Iterable[str], notes: list[str]) -> None:
+    """Take blanks off the ends of labels in columns, in place, and warn of labels of other case."""
+    for name in dict.fromkeys(filter(None, names)):
+        rows[name] = without_blanks(rows[name])
+        warn_of_case(rows[name].unique(), f"labels of {name!r},", notes)
 
 
 def series_of(columns: Iterable[object]) -> dict[str, dict[int, str]]:

@@ -212,7 +212,12 @@ def rows_of(text: str, separator: str, where: object) -> list[list[str]]:
 
 
 def read_table(
-    path: str | Path, encoding: str | None = None, *, labels: bool = False, spaces: bool = False
+    path: str | Path,
+    encoding: str | None = None,
+    *,
+    labels: bool = False,
+    spaces: bool = False,
+    sheet: str = "",
 ) -> Table:
     """Read a file of cells: CSV and its relatives, JSON, Excel, Parquet, SPSS or Stata.
 
@@ -235,7 +240,7 @@ def read_table(
     if suffix == ".dta":
         return Table(pd.read_stata(path, convert_categoricals=labels))
     if suffix == ".xlsx":
-        return _excel_cells(path)
+        return _excel_cells(path, sheet)
     if suffix not in (*TEXTS, *JSON):
         in_r = "; in R: write.csv(x, 'x.csv')" if suffix in (".rds", ".rdata", ".rda") else ""
         raise FrameError(f"files {suffix} are not read; save it as CSV, xlsx, Parquet or sav{in_r}")
@@ -335,8 +340,11 @@ def read_tables(path: Path, encoding: str | None = None, *, labels: bool = False
     return Table(cells, notes)
 
 
-def _excel_cells(path: Path) -> Table:
-    """Return the largest sheet of a file of Excel, whose header may stand below titles.
+def _excel_cells(path: Path, pattern: str) -> Table:
+    """Return the largest sheet of a file of Excel, joined with all of the same header.
+
+    A sheet whose name fits a ``pattern`` is taken instead. The column ``file`` of joined
+    sheets holds their names.
 
     Cells that are merged over several rows hold in each of these rows.
     """
@@ -351,31 +359,76 @@ def _excel_cells(path: Path) -> Table:
             for cell in column[1:]:
                 sheet.cell(cell.row, cell.column, column[0].value)
     sheets = pd.read_excel(workbook, sheet_name=None, engine="openpyxl", na_values=[""], **options)
-    name, cells = max(sheets.items(), key=lambda sheet: sheet[1].notna().to_numpy().sum())
-    notes = [f"sheet {name!r} of {list(sheets)}"] if len(sheets) > 1 else []
+    wanted = [name for name in sheets if pattern and re.fullmatch(pattern, name.strip())]
+    name = max(wanted or sheets, key=lambda name: sheets[name].notna().to_numpy().sum())
+    table = _cells_of_sheet(sheets[name], path)
+    if len(sheets) == 1:
+        return table
+    tables: dict[str, Table] = {}
+    for other, cells in sheets.items():
+        with contextlib.suppress(FrameError):
+            tables[other] = _cells_of_sheet(cells, path)
+    header = set(table.cells)
+    alike = {n: t.cells for n, t in tables.items() if set(t.cells) == header and len(t.cells)}
+    unique = len(header) == table.cells.shape[1]
+    if wanted or len(alike) < 2 or not unique or FILE in header:
+        return Table(table.cells, [f"sheet {name!r} of {list(sheets)}", *table.notes])
+    joined = pd.concat([c.assign(**{FILE: n}) for n, c in alike.items()], ignore_index=True)
+    note = (
+        f"{len(alike)} sheets of one header are joined, {list(alike)}; one alone: filter='{FILE}="
+    )
+    others = [n for n in sheets if n not in alike]
+    left_out = [f"sheets {others} are left out (other columns)"] if others else []
+    return Table(joined, [f"{note}{name}'", *left_out, *table.notes])
+
+
+def _cells_of_sheet(cells: pd.DataFrame, path: Path) -> Table:
+    """Return the cells of a sheet below its header, the first row that is filled by more than half.
+
+    Columns of one name get the names that the row above the header has for them, "Part A: 1".
+    """
     cells = cells.dropna(how="all").dropna(axis=1, how="all")
     if not len(cells):
         raise FrameError(f"{path} is empty")
     n_filled = cells.notna().sum(axis=1)
     first = int(np.argmax((n_filled > n_filled.max() / 2).to_numpy()))
-    notes += [f"{first} rows above the header"] if first else []
-    texts = cells.iloc[first:].map(lambda one: label_of(one).strip(), na_action="ignore")
-    header = [normalize("NFC", name) for name in texts.iloc[0].fillna("")]
-    cells = texts.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
+    notes = [f"{first} rows above the header"] if first else []
+    texts = cells.map(lambda one: label_of(one).strip(), na_action="ignore")
+    names = texts.iloc[first].fillna("")
+    if first and names[names != ""].duplicated().any():
+        above = texts.iloc[first - 1].ffill().fillna("")
+        names = names.mask(names.duplicated(keep=False), (above + ": " + names).str.strip(": "))
+    header = [normalize("NFC", name) for name in names]
+    cells = texts.iloc[first + 1 :].reset_index(drop=True).set_axis(header, axis=1)
     return Table(_with_one_header(cells, notes), notes)
 
 
 def _fixed_cells(text: str) -> pd.DataFrame | None:
-    """Return the cells of lines such as "01 f 0110", with an answer for each item; else None."""
-    found = [re.fullmatch(FIXED, line.strip()) for line in text.split("\n") if line.strip()]
-    lines = [(match[1].split(), [*match[2]]) for match in found if match]
-    widths = {(len(about), len(digits)) for about, digits in lines}
-    if len(lines) < max(len(found), 2) or len(widths) > 1:
-        return None
+    """Return the cells of lines such as "01 f 0110", with an answer for each item; else None.
+
+    Answers that begin in the same column of all lines may be blank, where most are whole.
+    """
+    written = [line.rstrip() for line in text.split("\n") if line.strip()]
+    found = [match for line in written if (match := re.fullmatch(FIXED, line.strip()))]
+    lines = [(match[1].split(), [*match[2]]) for match in found]
+    widths = {(len(about), len(answers)) for about, answers in lines}
+    if len(lines) < max(len(written), 2) or len(widths) > 1:
+        starts = [match.start(2) for match in found]
+        first = min(starts, default=0)
+        if not first or 2 * starts.count(first) < len(written):
+            return None
+        n_items = max(map(len, written)) - first
+        lines = [(line[:first].split(), [*line[first:].ljust(n_items)]) for line in written]
+        answers = "".join(line[first:] for line in written)
+        is_whole = re.fullmatch(r"[0-9.* ]+|[A-H.* ]+", answers)
+        is_apart = all(line[first - 1 : first] == " " for line in written)
+        if not (is_whole and is_apart) or len({len(about) for about, _ in lines}) > 1:
+            return None
     about, digits = lines[0]
     names = ["person", *(f"column {place}" for place in range(2, len(about) + 1))]
     items = [f"item {place}" for place in range(1, len(digits) + 1)]
-    return pd.DataFrame([a + d for a, d in lines], columns=[*names, *items], dtype=str)
+    cells = pd.DataFrame([a + d for a, d in lines], columns=[*names, *items], dtype=str)
+    return cells.mask(cells.eq(" "))
 
 
 def _plain_cells(
@@ -487,7 +540,11 @@ def unique_columns(cells: pd.DataFrame, number: bool = False) -> pd.DataFrame:
     if number:
         header = [f"{n} (column {k})" if twice[k - 1] else n for k, n in enumerate(header, 1)]
     else:
-        refuse("columns", names[twice], "occur more than once; rename or remove them")
+        is_data = any(
+            cells.iloc[:, k].astype(str).eq(header[k]).any() for k in np.flatnonzero(twice)
+        )
+        why = "the first row looks like data: write a row of names above it, or " * is_data
+        refuse("columns", names[twice], f"occur more than once; {why}rename or remove them")
     return cells.set_axis(header, axis=1)
 
 
@@ -556,6 +613,9 @@ def numbers_among(values: pd.Series) -> tuple[pd.Series, pd.Series]:
     """
     if is_numeric(values):
         return values, values.iloc[:0]
+    if not values.index.is_unique:  # rows of one person
+        numbers, others = numbers_among(values.reset_index(drop=True))
+        return numbers.set_axis(values.index), others
     text = values.dropna().astype(str).str.strip()
     text = text[~text.isin(["", *MISSING])]
     like_number = text[text.str.fullmatch(NUMBER)]

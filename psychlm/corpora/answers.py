@@ -8,7 +8,7 @@ A file is read in three steps: its cells (``_sniff``), its format (``FORMATS`` o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +20,17 @@ import pandas as pd
 from psychlm import roles
 from psychlm.corpora import _answer_roles, _logs
 from psychlm.corpora._answer_formats import LONG, RIGHT, Shape, names_of, shape_of
-from psychlm.corpora._answer_roles import A_SUM, CATEGORIES, DESCRIBE, as_text, n_values_of, span
+from psychlm.corpora._answer_roles import (
+    A_SUM,
+    CATEGORIES,
+    DESCRIBE,
+    NUMBERS_REPEATS,
+    as_text,
+    is_date,
+    n_values_of,
+    of_long_table,
+    span,
+)
 from psychlm.corpora._formats import (
     GRADES,
     USUAL,
@@ -31,6 +41,8 @@ from psychlm.corpora._formats import (
     naming,
     plain,
     practice_in,
+    warn_of_case,
+    without_blanks,
 )
 from psychlm.corpora._sniff import numbers_of, read_table, read_tables
 from psychlm.frames import (
@@ -46,8 +58,8 @@ from psychlm.frames import (
 # words in the names of rows that hold sums or means of the others, and words beside them
 SUMS = set(
     "average avg mean median sd std sum total totals maximum minimum possible correct deviation "
-    "summe mittelwert durchschnitt gesamt gesamtdurchschnitt richtig moyenne promedio marks points "
-    "punkte punktzahl lösungsquote scoring".split()
+    "summe mittel mittelwert durchschnitt gesamt gesamtdurchschnitt richtig moyenne promedio marks "
+    "points punkte punktzahl lösungsquote scoring".split()
 )
 BESIDE = set("class overall grand n % percent standard max min score a b c d of all in the".split())
 A_KEY = (
@@ -58,10 +70,6 @@ A_KEY = (
 MOST_KINDS = 20  # values of a column that tells practice from the rest; more are texts
 OF_TRIALS = "practice ispractice block blocktype phase trialtype label type".split()
 RIGHT_BESIDE = "target gold corrans correctresponse *.cresp".split()
-NUMBERS_REPEATS = (
-    r"(?i).*(event|wave|visit|session|occasion|attempt|instance|messzeitpunkt|welle).*"
-)
-DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}.*"
 DIGITS = frozenset("0123456789")
 NO_KEY = "no right answer in the key"
 NOT_BINARY = ", not 0 and 1"
@@ -189,29 +197,36 @@ def read_answers(
             layout = f"logs of {' and '.join(rows['layout'].unique())}"
             shape = Shape(wide, layout, items=list(wide.columns), notes=notes)
             return _answers(shape, None, told | {"level": level or "binary"})
-        right = None if key is None else read_key(key, encoding)
         table = read_tables(file, encoding, labels=bool(labels))
         read_as += table.notes
         named = told["items"]
         shape = shape_of(table.cells, bool(named) and set(named) <= set(table.cells.columns))
         shape.notes += table.notes
+        right = None
+        if key is not None:
+            right = read_key(key, encoding, table.cells.columns)
+            right = _answer_roles.by_number(right, list(shape.table.columns), shape.notes)
         return _answers(_with_persons(shape, right, told), right, told)
 
 
-def read_key(key: Key, encoding: str | None = None) -> pd.Series:
+def read_key(key: Key, encoding: str | None = None, columns: Collection[str] = ()) -> pd.Series:
     """Return the right answers by item; a file has a column for items and one for the key.
 
-    Several right answers of an item are joined by ``|``; an item without any is missing.
+    Several right answers of an item are joined by ``|``; an item without any is missing. A header
+    that is one of the ``columns`` of answers, and a right answer, is the first item.
 
     >>> read_key({"q1": 2.0}).to_dict()
     {'q1': '2'}
     """
     if isinstance(key, (str, Path)):
-        cells = read_table(key, encoding).cells
+        cells = read_table(key, encoding, sheet=A_KEY).cells
         item = find(cells, [*names_of("item"), "q", "nr", "no", "number", "frage"])
         right = find(cells, "key answer right rightanswer correct lösung solution".split(), [item])
         if cells.shape[1] == 2:
+            has_header = bool(item or right)
             item, right = cells.columns
+            if not has_header and (item in columns or right in {*cells[right]}):
+                cells = pd.concat([pd.DataFrame([[item, right]], columns=cells.columns), cells])
         if len(cells) == 1 and cells.shape[1] > 2:  # a row of answers under the names of items
             key = cells.iloc[0]
         elif item and right:
@@ -239,6 +254,13 @@ def _with_persons(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> 
         kept, shape.filtered = filtered_rows(shape.table, told["filter"], everything)
         shape.table = shape.table[kept].reset_index(drop=True)
         shape.notes.append(f"{kept.sum()} of {len(kept)} rows, with {told['filter']}")
+    if told["answer"] and not told["item"] and shape.layout != LONG:
+        who = told["person"] or find(
+            shape.table.drop(columns=told["answer"], errors="ignore"), names_of("person")
+        )
+        names = [] if not who or who not in header else of_long_table(shape.table, who)[0]
+        usual = find(shape.table[names], names_of("item"))
+        told["item"] = usual or (names[0] if len(names) == 1 else None)
     is_long = shape.layout == LONG or bool(told["item"])
     named = [told[name] for name in ("person", "item", "answer", "repeat")]
     named = [name for name in named if name not in (None, "rows", "first", "latest")]
@@ -372,6 +394,13 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         if table.assign(**{str(person): names}).duplicated().sum() == names.duplicated().sum():
             raise FrameError(_of_copies(names))
         flaw = "occur more than once; if these are repeated answers, "
+        of_items, answer = of_long_table(shape.table, person) if person else ([], "")
+        if of_items and answer:
+            flaw = (
+                f"occur more than once, each time with another {of_items[0]!r}: if each row is an "
+            )
+            flaw += f"answer, item={of_items[0]!r} and answer={answer!r} read it as a long table; "
+            flaw += "if these are repeated answers, "
         for name in table.filter(regex=NUMBERS_REPEATS):
             if not pd.MultiIndex.from_arrays([names, table[name]]).has_duplicates:
                 one = label_of(table[name].dropna().iloc[0])
@@ -464,6 +493,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     left_out: dict[str, str] = {}
     shape.table = shape.table.drop(columns=told["drop"], errors="ignore").rename_axis("person")
     key = _only_persons(shape, key)
+    options = _answer_roles.words_in(key, told["missing"], notes)
     if key is not None:
         left_out |= dict.fromkeys(key.index[key.isna()], NO_KEY)
 
@@ -480,7 +510,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     texts = [n for n in candidates if not (told["labels"] or is_numeric(shape.table[n]))]
     digits = [n for n in texts if DIGITS.issuperset(shape.table[n].dropna().unique())]
     typed = shape.table.astype(dict.fromkeys(digits, float))
-    marked = _answer_roles.with_missing(typed, candidates, told["missing"], notes)
+    marked, found = _answer_roles.with_missing(typed, candidates, told["missing"], options)
     elsewhere = {*of_key, *left_out}
     wanted = [name for name in given or candidates if name not in elsewhere]
     numbers, logical, words = _answer_roles.numbers_and_words(marked, wanted, told["labels"], notes)
@@ -510,8 +540,10 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
         alike = [n for n in few if re.sub(r"\d+\W*$", "", n) in stems - {n} and n_items > len(few)]
         for name in alike:
             held = format_names(words[name].dropna().unique(), 3)
-            notes.append(f"{name} is no item, since it holds {held}: labels= gives them numbers")
-        few = [n for n in few if not (_is_date(words[n]) or (n_items and words[n].nunique() == 1))]
+            reason = f"it holds {held}: labels= gives them numbers"
+            reason = reason if key is None else "the key has no right answer for it"
+            notes.append(f"{name} is no item, since {reason}")
+        few = [n for n in few if not (is_date(words[n]) or (n_items and words[n].nunique() == 1))]
         words = {name: words[name] for name in few}
     if told["unanswered"]:
         kept = [name for name in empty if plain(name) not in DESCRIBE]
@@ -527,11 +559,13 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
 
     # Grades: by the key, or as they are.
     raw = None
+    notes += _answer_roles.counts_of_missing(found, [*of_key, *items])
     responses = numbers[items]
     if key is not None and of_key:
         raw = marked[of_key].apply(as_text)
         raw = raw.astype(dict.fromkeys(raw.columns[raw.isna().all()], "str"))
         raw = _answer_roles.in_case_of(key, raw, notes)
+        _answer_roles.refuse_no_options(raw, key, bool(told["missing"]), notes)
         responses = pd.concat([_answer_roles.graded_by(raw, key, notes), responses], axis=1)
     responses = responses[[name for name in shape.table if name in responses]]
     if level != "scores":
@@ -555,10 +589,6 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     return _described(shape, responses, raw, key, level, left_out, told)
 
 
-def _is_date(cells: pd.Series) -> bool:
-    return bool(cells.dropna().astype(str).str.fullmatch(DATE).all())
-
-
 # ---- the result, and what is said of it ----
 
 
@@ -574,7 +604,10 @@ def _described(
     """Return answers without silent persons, with repeats counted, and described in one line."""
     nothing = [name for name, why in left_out.items() if why in ("no answers", NO_KEY)]
     gone = {*responses.columns, *shape.no_items, *nothing}
-    described = shape.table[[name for name in shape.table if name not in gone]].apply(numbers_of)
+    described = shape.table[[name for name in shape.table if name not in gone]].apply(
+        without_blanks
+    )
+    described = described.apply(numbers_of)
     answered = responses.notna().any(axis=1).to_numpy()
     silent = tuple(pd.Index(responses.index[~answered]).difference(responses.index[answered]))
     if told["unanswered"]:
@@ -614,7 +647,10 @@ def _described(
     parts += [f"{responses.shape[1]:,} items ({values})"]
     graded = [name for name, why in left_out.items() if why.endswith((NOT_BINARY, A_SUM))]
     few = [n for n in groups if n not in graded and 1 < groups[n].nunique() <= CATEGORIES]
-    few = [n for n in groups if n in told["group"] or (n in few and not _is_date(groups[n]))]
+    few = [n for n in groups if n in told["group"] or (n in few and not is_date(groups[n]))]
+    warn_of_case(responses.index.unique(), "persons", shape.notes)
+    for name in few:
+        warn_of_case(groups[name].dropna().unique(), f"groups of {name!r},", shape.notes)
     maybe = [n for n in few if n in left_out and plain(n) not in DESCRIBE and not told["items"]]
     way_back = " (where one is an item, items= names all items)" * bool(maybe)
     parts += [f"groups: {', '.join(few)}{way_back}"] if few else []

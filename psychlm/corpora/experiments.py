@@ -25,6 +25,7 @@ from psychlm.corpora._formats import (
     find,
     kinds_of,
     naming,
+    one_label,
     practice_in,
     series_of,
 )
@@ -302,6 +303,8 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     for role in ("person", "text"):
         if roles[role] not in rows:
             rows[roles[role]] = joined(rows, roles[role].split("+"))
+    of_labels = [roles["person"], roles["text"], roles["condition"], roles["label"]]
+    one_label(rows, [*of_labels, *told["condition"], *told["group"]], notes)
     if FILE in rows and roles["person"] != FILE:
         n_files = rows.groupby(roles["person"])[FILE].nunique()
         if (n_files > 1).any():
