@@ -143,7 +143,7 @@ def test_curves_and_information_are_those_of_the_definitions(model, rng):
 @pytest.mark.parametrize("model", ["2PL", "3PL", "4PL", "graded", "gpcm"])
 def test_scores_by_every_method_maximise_or_integrate_the_definitions(model):
     """The reference is a fine grid of abilities. Few steep items have as many maxima."""
-    grid = np.linspace(-12, 12, 9_601)
+    grid = np.linspace(-12, 12, 24_001)
     for seed, n_items in enumerate([1, 3, 4, 6, 9]):
         rng = np.random.default_rng(seed)
         items = simulate.items(n_items, rng, model)
@@ -169,7 +169,8 @@ def test_scores_by_every_method_maximise_or_integrate_the_definitions(model):
             assert (aim.max(1) - reached < 0.02).all()
             best = grid[aim.argmax(1)]
             inside = (np.abs(best) < 6) & (np.abs(theta - best) < 0.5)
-            np.testing.assert_allclose(theta[inside], best[inside], atol=3e-3)
+            assert inside.sum() >= 5 or n_items == 1  # one item has a mode at infinity
+            np.testing.assert_allclose(theta[inside], best[inside], atol=2e-3)
 
 
 def test_an_adaptive_test_of_all_items_ends_at_the_score(known):
