@@ -218,10 +218,10 @@ def test_what_few_persons_cannot_tell_is_said_and_no_item_called_clean(card_of):
 
 def test_groups_too_small_to_be_compared_are_named(card_of):
     rng = np.random.default_rng(9)
-    x = answered(rng, 90, 6)
-    school = pd.DataFrame({"class": ["7a", "7b"] * 44 + ["7B", "7 a"]}, x.index)
+    x = answered(rng, 110, 6)
+    school = pd.DataFrame({"class": ["7a", "7b"] * 54 + ["7B", "7 a"]}, x.index)
     found = card_of(x, school)
-    assert found["groups_said"][0].endswith("without groups of fewer than 20 ('7B': 1, '7 a': 1)")
+    assert found["groups_said"][0].endswith("without groups of fewer than 50 ('7B': 1, '7 a': 1)")
 
 
 def test_an_item_that_does_not_discriminate_has_no_difficulty(card_of):
