@@ -36,6 +36,9 @@ LONGEST_UNSPACED = 12
 LONGEST_SENTENCE_WORD = 2  # of a text that is one word with a mark of punctuation
 SPACES = {ord(character): " " for character in map(chr, range(0x3001)) if character.isspace()}
 BYTE_ORDER_MARK = "\ufeff"
+# also soft hyphens, word joiners and zero-width spaces, which only separate words in Thai, Lao,
+# Burmese and Khmer
+INVISIBLE = f"[{BYTE_ORDER_MARK}\xad\u2060]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b"
 
 SHARED = "the tokenizer joins this word with its neighbour in one token"
 TOKENLESS = "the tokenizer has no token for this word"
@@ -122,10 +125,11 @@ def prepare_words(
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Check a words frame, sort it by text, write its white space as text, and clean it.
 
-    Cleaning removes byte-order marks and the white space around texts, makes one space of each
-    other run of white space (a blank line between paragraphs stays as two line feeds), and composes
-    accents (Unicode normalisation form C). Return the frame sorted by ``text_id`` and ``word_id``,
-    its index the positions of the rows in ``words``, and how many words or gaps were changed.
+    Cleaning removes byte-order marks, soft hyphens, zero-width spaces and the white space around
+    texts, makes one space of each other run of white space (a blank line between paragraphs stays
+    as two line feeds), and composes accents (Unicode normalisation form C). Return the frame sorted
+    by ``text_id`` and ``word_id``, its index the positions of the rows in ``words``, and how many
+    words or gaps were changed.
     """
     ordered = check_words(words).reset_index(drop=True)
     if is_shape(ordered["word"]):
@@ -157,7 +161,7 @@ def prepare_words(
     if not clean:
         return ordered.assign(space_before=before, space_after=after), {}
     word = ordered["word"].astype(object)
-    unmarked = word.str.replace(BYTE_ORDER_MARK, "")
+    unmarked = word.str.replace(INVISIBLE, "", regex=True)
     one_spaced = unmarked.str.split().str.join(" ")
     composed = one_spaced.str.normalize("NFC")
     composed = composed.where(composed != "", word)  # a word of marks only stays as it is
@@ -166,9 +170,9 @@ def prepare_words(
     edges = pd.concat([before[is_first], after[is_last]])
     # One space, or two line feeds for a blank line.
     one_gap = gap.mask(gap.ne(""), " ").mask(gap.str.count("\r\n|\r|\n") > 1, "\n\n")
-    marked = word.str.contains(BYTE_ORDER_MARK)
+    marked = word.str.contains(INVISIBLE)
     changes = {
-        "byte_order_marks": marked.sum() + edges.str.contains(BYTE_ORDER_MARK).sum(),
+        "invisible": marked.sum() + edges.str.contains(BYTE_ORDER_MARK).sum(),
         "white_space": (one_spaced != unmarked).sum()
         + (one_gap != gap).sum()
         + (edges.str.replace(BYTE_ORDER_MARK, "") != "").sum(),

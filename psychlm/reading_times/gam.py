@@ -111,6 +111,8 @@ def fit(
     if weights is not None:
         if backend == "pygam":
             raise ValueError("weights= is not passed on to pygam; fit natively, or by 'mgcv'")
+        if not isinstance(weights, str):
+            raise FrameError("weights= names a column: readings.assign(w=...), weights='w'")
         require_columns([weights], readings)
         values = pd.to_numeric(readings[weights], errors="coerce")
         wrong = ~(values.gt(0) & np.isfinite(values))
@@ -186,10 +188,11 @@ def _complete_rows(
         )
     of_predictors = {name: n for name, n in missing.items() if name not in measured}
     if of_predictors:
+        is_lagged = any(str(name).startswith("prev_") for name in of_predictors)
+        lagged = " (a lagged predictor has no value at the first word of a text)" * is_lagged
         warnings.warn(
             f"rows without a predictor are left out, as R leaves them out, {of_predictors} of "
-            f"{len(readings)} (a lagged predictor has no value at the first word of a text); "
-            "compare models on the same rows",
+            f"{len(readings)}{lagged}; compare models on the same rows",
             RuntimeWarning,
             stacklevel=3,
         )

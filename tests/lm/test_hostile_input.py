@@ -62,9 +62,9 @@ def test_paragraphs_of_a_novel_score_equal_however_they_are_stored():
 
 def test_cleaning_is_counted_and_can_be_switched_off(gpt2):
     model = lm.load(gpt2)
-    text = "\ufeffThe  old\r\nman the\u00a0cafe\u0301.\n\nThe boat.\n"
+    text = "\ufeffThe  ol\u00add\r\nman\u200b the\u00a0cafe\u0301.\n\nThe boat.\n"
     scored = lm.surprisal(text, model)
-    changes = {"byte_order_marks": 1, "white_space": 4, "unicode": 1}
+    changes = {"invisible": 3, "white_space": 4, "unicode": 1}
     assert scored.attrs["surprisal"]["cleaned"] == changes
     clean = lm.surprisal("The old man the café.\n\nThe boat.", model)
     np.testing.assert_array_equal(scored["surprisal_bits"], clean["surprisal_bits"])
