@@ -119,6 +119,29 @@ def test_the_card_of_a_study_follows_its_design(study: Path) -> None:
     assert "1 of 8 readers (r0)" in page and "Time at each region" in page
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("n_readers", [1, 6])
+def test_parts_of_a_single_text_are_held_out(n_readers, study: Path) -> None:
+    rng = np.random.default_rng(2)
+    known = "the old sailor sang about his house there while nobody listened"
+    words = rng.choice(known.split(" "), 150)
+    rows = [
+        (f"r{reader}", "story", place, word, round(320 + 9 * len(word) + rng.normal(0, 30)))
+        for reader in range(n_readers)
+        for place, word in enumerate(words, start=1)
+    ]
+    names = ["Subject", "Item", "WordNr", "Word", "RT"]
+    pd.DataFrame(rows, columns=names).to_csv(study / "one.csv", index=False)
+    small = ["-p", "folds=2", "-p", "n_simulations=20"]
+    done = run("card", "corpus", "one.csv", "--language", "en", *small, "--out", "one")
+    assert done.exit_code == 0, done.output
+    page = (study / "one.html").read_text()
+    assert "One text is used: 7 parts of it" in page and "readings of 1 texts" in page
+    assert ("slopes by reader, random intercepts of words" in page) == (n_readers > 1)
+    assert "slopes by reader and by text" not in page.partition("We regressed self")[2]
+
+
 # the card of a test: each runs the notebook, ten seconds
 
 
