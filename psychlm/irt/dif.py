@@ -375,7 +375,7 @@ def dif_logistic(
     for persons of group g with the standardised score or ability z; of several categories this is
     the model of proportional odds. Where everyone answered every item, z is the score; else, or
     with ``fit``, the ability that the person's other answers tell. Whoever answered an item counts
-    in its test. The tests are of large samples: of items that are alike in all groups, 8 to 10 %
+    in its test. The tests are of large samples: of items that are alike in all groups, 8 to 14 %
     have p < .05 in groups of 25 persons, and 5 % in groups of 100.
 
     Parameters
