@@ -406,7 +406,7 @@ def _with_questions(
     is_told: bool,
     notes: list[str],
 ) -> Corpus:
-    """Return a corpus with its graded answers, which may stand beside each word of a text.
+    """Return a corpus with its graded answers; a file may repeat them in each row of a text.
 
     ``columns`` are those of the person, of the text and its condition, and of the grade.
     """

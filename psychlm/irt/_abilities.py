@@ -442,9 +442,8 @@ class Integral:
 
     def start(self) -> Tensor:
         """Return the items' slopes and intercepts as if all measured one ability."""
-        responses = self.spec
-        cells = starting_cells(responses, (0.0, 1.0))[: responses.fixed.size]
-        rows = cells.reshape(responses.fixed.shape)
+        cells = starting_cells(self.spec, (0.0, 1.0))[: self.spec.fixed.size]
+        rows = cells.reshape(self.spec.fixed.shape)
         own = np.full(self.sizes[1], 0.5)
         if not self.proportional:
             own = 0.5 * np.sign(rows[0])[self.factors.of_item >= 0] * (1 if self.bifactor else 2)

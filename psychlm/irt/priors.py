@@ -101,7 +101,7 @@ class LogNormal(Prior):
 
 @dataclass(frozen=True)
 class OfLogit(Prior):
-    """A density of the logit of an asymptote x, as in mirt: no Jacobian stands beside it."""
+    """The density of the logit of an asymptote x, without the Jacobian of the logit, as in mirt."""
 
     prior: Prior
 
