@@ -366,7 +366,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     import pandas as pd
 
     from psychlm import frames, lm
-    from psychlm.corpora import _sniff
+    from psychlm.corpora import _encodings, _sniff
 
     path = Path(source)
     suffix = path.suffix.lower()
@@ -387,7 +387,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     if suffix in TABLES:  # words like None and NA are words; text ids keep leading zeros
         return _sniff.read_csv(path, ["text_id", "word"])
     raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
-    text, encoding = _sniff.decode("standard input" if source == "-" else path, raw=raw)
+    text, encoding = _encodings.decode("standard input" if source == "-" else path, raw=raw)
     if encoding != "UTF-8":
         say(f"{source}: read as {encoding}", err=True)
     if lines:

@@ -87,7 +87,8 @@ def of_long_table(table: pd.DataFrame, person: str) -> tuple[list[str], str]:
     graded = [n for n in answers if is_grade[n].all()]
     numbers = [n for n in answers if is_numeric(numbers_of(table[n]))]
     named = find(table[answers], names_of("answer"))
-    return items, next(iter([named] * bool(named) + graded + numbers + answers), "")
+    likeliest = [*filter(None, [named]), *graded, *numbers, *answers]
+    return items, likeliest[0] if likeliest else ""
 
 
 def with_missing(

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
-from psychlm.corpora import _sniff
+from psychlm.corpora import _encodings, _sniff
 from psychlm.corpora._formats import USUAL, Format, find, plain, series_of
 from psychlm.corpora._sniff import FILE
 from psychlm.frames import FrameError
@@ -226,7 +226,7 @@ def read_rows(path: Path, encoding: str | None) -> tuple[Format, pd.DataFrame, l
     notes: list[str] = []
     rows = pd.DataFrame()
     if path.suffix.lower() not in _sniff.TYPED:
-        text, name = _sniff.decode(path, encoding)
+        text, name = _encodings.decode(path, encoding)
         notes = [] if name in ("UTF-8", encoding) else [f"read as {name}"]
         lines = [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
         if path.suffix.lower() in _sniff.JSON or text.lstrip()[:1] in ("[", "{"):

@@ -31,6 +31,7 @@ from psychlm.corpora._answer_roles import (
     of_long_table,
     span,
 )
+from psychlm.corpora._answer_rows import A_KEY, is_empty, labels_of, of_copies, only_persons
 from psychlm.corpora._formats import (
     GRADES,
     USUAL,
@@ -55,17 +56,6 @@ from psychlm.frames import (
     refuse,
 )
 
-# words in the names of rows that hold sums or means of the others, and words beside them
-SUMS = set(
-    "average avg mean median sd std sum total totals maximum minimum possible correct deviation "
-    "summe mittel mittelwert durchschnitt gesamt gesamtdurchschnitt richtig moyenne promedio marks "
-    "points punkte punktzahl lösungsquote scoring".split()
-)
-BESIDE = set("class overall grand n % percent standard max min score a b c d of all in the".split())
-A_KEY = (
-    r"(?i)((answer|correct)[ _]?)?key|((correct|right)[ _])?answers|(correct|right)[ _]answer|"
-    r"lösung(en)?|corrigé|solutions?"
-)
 # columns of a long table that tell practice from the rest, or what is right
 MOST_KINDS = 20  # values of a column that tells practice from the rest; more are texts
 OF_TRIALS = "practice ispractice block blocktype phase trialtype label type".split()
@@ -354,7 +344,7 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     table = shape.table
     taken = {*told["items"], *(shape.items or ()), *([] if key is None else key.index)}
     person = told["person"] or shape.person
-    labels = _labels(table)
+    labels = labels_of(table)
     is_labelled = labels.notna()
     if person is None:
         candidates = [name for name in table if name not in taken and name not in told["group"]]
@@ -377,7 +367,7 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         person = None
     else:
         cells = table[person].astype(object)
-        cells = cells.mask(is_labelled & _is_empty(cells), labels)
+        cells = cells.mask(is_labelled & is_empty(cells), labels)
         nameless = np.flatnonzero(cells.isna()) + 1
         refuse("rows", nameless, f"have no name in {person!r}; person=rows numbers them")
         names = pd.Index([label_of(one).strip() for one in cells], name=person)
@@ -392,7 +382,7 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         table = table[~further]
     elif names.has_duplicates and not by:
         if table.assign(**{str(person): names}).duplicated().sum() == names.duplicated().sum():
-            raise FrameError(_of_copies(names))
+            raise FrameError(of_copies(names))
         flaw = "occur more than once; if these are repeated answers, "
         of_items, answer = of_long_table(shape.table, person) if person else ([], "")
         if of_items and answer:
@@ -420,69 +410,6 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     return shape
 
 
-def _of_copies(names: pd.Index) -> str:
-    """Return the message about persons whose further rows are copies of their first."""
-    times = names.value_counts()
-    twice = times[times > 1]
-    who = f"all {len(times)}" if len(twice) == len(times) else f"{len(twice)} of {len(times)}"
-    often = "twice" if twice.max() == 2 else f"up to {twice.max()} times"
-    return (
-        f"{who} persons occur {often} with the same answers: the file holds them {often}; remove "
-        "the copies, or repeat=latest takes one row of each"
-    )
-
-
-def _is_sum(name: str) -> bool:
-    words = set(re.findall(r"[^\W\d_]+|%", name.lower()))
-    return bool(words & SUMS) and words <= SUMS | BESIDE
-
-
-def _is_empty(ids: pd.Series) -> pd.Series:
-    # zeros: a scanner's sheet without id
-    return ids.isna() | ids.map(lambda one: isinstance(one, str) and not one.strip("0"))
-
-
-def _labels(table: pd.DataFrame) -> pd.Series:
-    """Return the first cell of rows that it names as the key or as sums; NaN in other rows.
-
-    These rows stand between persons, often without an id. A row of sums holds numbers besides.
-    """
-    first = table.iloc[:, 0].astype(object)
-    if (is_empty := _is_empty(first)).any():
-        others = table.iloc[:, 1:4].astype(object).assign(none=np.nan)
-        first = first.mask(is_empty, others.bfill(axis=1).iloc[:, 0])
-    texts = first[[isinstance(one, str) and not one.isdigit() for one in first]].str.strip()
-    is_label = texts.str.fullmatch(A_KEY).astype(bool)
-    for row in texts.index[texts.map(_is_sum).astype(bool)]:
-        cells = table.loc[row].dropna().astype(str)
-        is_label[row] = (~cells.str.fullmatch(r"[-+\d.,]+ ?%?")).sum() == 1
-    return texts[is_label].reindex(table.index)
-
-
-def _only_persons(shape: Shape, key: pd.Series | None) -> pd.Series | None:
-    """Leave out rows of sums and of the key, which are no persons, and return the key."""
-    names = shape.table.index.astype(str).str.strip()
-    if shape.items:
-        return key
-    is_sum = np.array([_is_sum(name) for name in names])
-    if is_sum.any() and not is_sum.all():
-        shape.notes.append(f"rows {format_names(names[is_sum])} are no persons")
-        shape.table = shape.table[~is_sum]
-        names = names[~is_sum]
-    is_key = names.str.fullmatch(A_KEY)
-    if is_key.all() and shape.person:
-        raise FrameError("this is a key without persons; give it as key= of a file of answers")
-    if is_key.sum() != 1:
-        return key
-    label = names[is_key][0]
-    row = shape.table[is_key].iloc[0].drop(shape.groups)
-    row = row[[name for name in row.index if plain(name) not in DESCRIBE and row[name] != label]]
-    shape.table = shape.table[~is_key]
-    is_used = "is the key" if key is None else ", a key, is no person"
-    shape.notes.append(f"row {label!r}{' ' * (key is None)}{is_used}")
-    return as_text(row).dropna().rename("key") if key is None else key
-
-
 # ---- items, and grades ----
 
 
@@ -492,7 +419,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
     notes = shape.notes
     left_out: dict[str, str] = {}
     shape.table = shape.table.drop(columns=told["drop"], errors="ignore").rename_axis("person")
-    key = _only_persons(shape, key)
+    key = only_persons(shape, key)
     options = _answer_roles.words_in(key, told["missing"], notes)
     if key is not None:
         left_out |= dict.fromkeys(key.index[key.isna()], NO_KEY)

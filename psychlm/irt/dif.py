@@ -369,8 +369,7 @@ def dif_logistic(
 ) -> pd.DataFrame:
     r"""Test items between groups by logistic regression on score or ability.
 
-    .. math:: \operatorname{logit} P(x \ge k) = \alpha_k + \beta_1 z + \beta_{2g}
-              + \beta_{3g} z
+    .. math:: \operatorname{logit} P(x \ge k) = \alpha_k + \beta_1 z + \beta_{2g} + \beta_{3g} z
 
     for persons of group g with the standardised score or ability z; of several categories this is
     the model of proportional odds. Where everyone answered every item, z is the score; else, or
@@ -394,9 +393,8 @@ def dif_logistic(
         ``delta_r2``, the gain in Nagelkerke's R^2, with its ``class``: A (not significant or below
         0.035), B or C (at least 0.070); ``n_used`` persons, also by group (``n_used_a``, ...). NaN
         where an item is answered alike by all, or separated by the score; ``log_odds`` and ``se``
-        also where all of a group answered alike, so that they are infinite. Of
-        three groups or more ``log_odds_a``, ``se_a`` and ``p_a`` compare each group with the rest.
-        ``attrs["matching"]`` is "score" or "ability".
+        also where all of a group answered alike. Of three groups or more ``log_odds_a``, ``se_a``
+        and ``p_a`` compare each with the rest. ``attrs["matching"]`` is "score" or "ability".
 
     References
     ----------

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
-from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -291,17 +290,22 @@ def _values(
 @contextmanager
 def evaluating(network: Any) -> Iterator[None]:
     """Run a network without dropout and without past keys and values; restore both at the end."""
+    config = network.config.get_text_config()
     training = [module for module in network.modules() if module.training]
+    use_cache = getattr(config, "use_cache", None)
     for module in training:
         module.training = False
     # nothing is generated, so past keys and values would be wasted memory
-    without_past = patch.object(network.config.get_text_config(), "use_cache", False, create=True)
+    config.use_cache = False
     try:
-        with without_past:
-            yield
+        yield
     finally:
         for module in training:
             module.training = True
+        if use_cache is None:
+            del config.use_cache
+        else:
+            config.use_cache = use_cache
 
 
 def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dict[str, Any]:

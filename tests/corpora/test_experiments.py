@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from psychlm import roles
-from psychlm.corpora import _sniff, read_experiment
+from psychlm.corpora import _encodings, read_experiment
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 
@@ -466,7 +466,7 @@ def test_letters_that_are_not_western_need_the_name_of_their_encoding(words, enc
     ],
 )
 def test_letters_of_western_languages_are_read(text):
-    assert _sniff.decode("a.txt", raw=text.encode("cp1252")) == (text, "Windows-1252")
+    assert _encodings.decode("a.txt", raw=text.encode("cp1252")) == (text, "Windows-1252")
 
 
 def test_fixations_off_the_words_are_left_out_and_counted():

@@ -1,0 +1,89 @@
+"""Which rows of a wide table of answers are persons, and which are its key, or sums of others."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from psychlm.corpora._answer_formats import Shape
+from psychlm.corpora._answer_roles import DESCRIBE, as_text
+from psychlm.corpora._formats import plain
+from psychlm.frames import FrameError, format_names
+
+# words in the names of rows that hold sums or means of the others, and words beside them
+SUMS = set(
+    "average avg mean median sd std sum total totals maximum minimum possible correct deviation "
+    "summe mittel mittelwert durchschnitt gesamt gesamtdurchschnitt richtig moyenne promedio marks "
+    "points punkte punktzahl lösungsquote scoring".split()
+)
+BESIDE = set("class overall grand n % percent standard max min score a b c d of all in the".split())
+A_KEY = (
+    r"(?i)((answer|correct)[ _]?)?key|((correct|right)[ _])?answers|(correct|right)[ _]answer|"
+    r"lösung(en)?|corrigé|solutions?"
+)
+
+
+def _is_sum(name: str) -> bool:
+    """Return whether the name of a row is that of sums, means or shares of the others."""
+    words = set(re.findall(r"[^\W\d_]+|%", name.lower()))
+    return bool(words & SUMS) and words <= SUMS | BESIDE
+
+
+def is_empty(ids: pd.Series) -> pd.Series:
+    """Return which ids are empty; zeros are those of a scanner's sheet without id."""
+    return ids.isna() | ids.map(lambda one: isinstance(one, str) and not one.strip("0"))
+
+
+def labels_of(table: pd.DataFrame) -> pd.Series:
+    """Return the first cell of rows that it names as the key or as sums; NaN in other rows.
+
+    These rows stand between persons, often without an id. A row of sums holds numbers besides.
+    """
+    first = table.iloc[:, 0].astype(object)
+    if (is_nameless := is_empty(first)).any():
+        others = table.iloc[:, 1:4].astype(object).assign(none=np.nan)
+        first = first.mask(is_nameless, others.bfill(axis=1).iloc[:, 0])
+    texts = first[[isinstance(one, str) and not one.isdigit() for one in first]].str.strip()
+    is_label = texts.str.fullmatch(A_KEY).astype(bool)
+    for row in texts.index[texts.map(_is_sum).astype(bool)]:
+        cells = table.loc[row].dropna().astype(str)
+        is_label[row] = (~cells.str.fullmatch(r"[-+\d.,]+ ?%?")).sum() == 1
+    return texts[is_label].reindex(table.index)
+
+
+def only_persons(shape: Shape, key: pd.Series | None) -> pd.Series | None:
+    """Leave out rows of sums and of the key, which are no persons, and return the key."""
+    names = shape.table.index.astype(str).str.strip()
+    if shape.items:
+        return key
+    is_sum = np.array([_is_sum(name) for name in names])
+    if is_sum.any() and not is_sum.all():
+        shape.notes.append(f"rows {format_names(names[is_sum])} are no persons")
+        shape.table = shape.table[~is_sum]
+        names = names[~is_sum]
+    is_key = names.str.fullmatch(A_KEY)
+    if is_key.all() and shape.person:
+        raise FrameError("this is a key without persons; give it as key= of a file of answers")
+    if is_key.sum() != 1:
+        return key
+    label = names[is_key][0]
+    row = shape.table[is_key].iloc[0].drop(shape.groups)
+    row = row[[name for name in row.index if plain(name) not in DESCRIBE and row[name] != label]]
+    shape.table = shape.table[~is_key]
+    is_used = "is the key" if key is None else ", a key, is no person"
+    shape.notes.append(f"row {label!r}{' ' * (key is None)}{is_used}")
+    return as_text(row).dropna().rename("key") if key is None else key
+
+
+def of_copies(names: pd.Index) -> str:
+    """Return the message about persons whose further rows are copies of their first."""
+    times = names.value_counts()
+    twice = times[times > 1]
+    who = f"all {len(times)}" if len(twice) == len(times) else f"{len(twice)} of {len(times)}"
+    often = "twice" if twice.max() == 2 else f"up to {twice.max()} times"
+    return (
+        f"{who} persons occur {often} with the same answers: the file holds them {often}; remove "
+        "the copies, or repeat=latest takes one row of each"
+    )
