@@ -488,8 +488,10 @@ def check_rows(
     frame: pd.DataFrame, ids: list[str], others: list[str], kind: str, *, once: bool = True
 ) -> pd.DataFrame:
     """Check that columns are there and, with ``once``, that no row of ids occurs twice; return the
-    frame with canonical ids and an index without repeats (see :func:`plain`).
+    frame with canonical ids, also of its index, and an index without repeats (:func:`plain`).
     """
+    if frame.index.name in {*ids} - {*frame}:
+        frame = frame.reset_index()
     frame = plain(frame)
     missing = [column for column in (*ids, *others) if column not in frame.columns]
     if missing:

@@ -40,7 +40,7 @@ from psychlm.lm.tokens import (
     documents,
     prepare_words,
     tokenize,
-    words_of,
+    words_frame,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def surprisal(
     ----------
     words : DataFrame, str, iterable of str, or mapping
         A words frame (``text_id``, ``word_id``, ``word``; ``space_before`` and ``space_after``
-        unless one space separates two words); or texts, which :func:`psychlm.lm.words_of` splits.
+        unless one space separates two words), whose ids may be its index; or texts, which
+        :func:`psychlm.lm.words_of` splits (a Series: its index names them).
     model : LanguageModel, str or Path
         What :func:`psychlm.lm.load` returns, or takes (on ``device``).
     unit : {"word", "token", "sentence"}
@@ -146,7 +147,7 @@ def surprisal(
     if unit != "word" and (entropy or rank):
         raise ModelError(f"entropy and rank are those of words; leave them out with unit={unit!r}")
     is_text = not isinstance(words, pd.DataFrame)
-    frame = words if isinstance(words, pd.DataFrame) else words_of(words)
+    frame = words_frame(words)
     prepared, changes = prepare_words(frame, clean=clean)
     if is_text:  # words of a text are returned as they are scored, those of a frame as given
         frame = prepared.sort_index()
@@ -207,7 +208,7 @@ def surprisals(
     """
     models = named_models(models, client)
     check_limit("texts_at_once", texts_at_once, 1)
-    frame = words if isinstance(words, pd.DataFrame) else words_of(words)
+    frame = words_frame(words)
     clean = options.get("clean", True)
     _, changes = prepare_words(frame, clean=clean)  # raises what a worker would
     # A piece is the rows of some texts, and a model.

@@ -71,7 +71,8 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
     Parameters
     ----------
     texts : str, iterable of str, or mapping
-        One text; several, which get the ids "1", "2", ...; or ids and texts.
+        One text; several, which get the ids "1", "2", ...; or ids and texts: a mapping, or a Series
+        whose index is no mere count (``RangeIndex``).
 
     Returns
     -------
@@ -83,18 +84,25 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
     Raises
     ------
     FrameError
-        If a text holds no word.
+        If there is no text, a text holds no word, or a Series has an id twice.
 
     Examples
     --------
     >>> words_of("The old  man.")[["word_id", "word", "space_after"]].to_numpy().tolist()
     [[1, 'The', ' '], [2, 'old', '  '], [3, 'man.', '']]
     """
+    wanted = "give a text, a list of texts, or a words frame"
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise FrameError(f"words of type {type(texts).__name__} are no text; {wanted}")
+    if isinstance(texts, pd.Series) and not isinstance(texts.index, pd.RangeIndex):
+        repeated = texts.index[texts.index.duplicated()]
+        refuse("ids", repeated, "name several texts; texts.reset_index(drop=True) numbers them")
+        texts = texts.to_dict()
     if not isinstance(texts, Mapping):
         several = [texts] if isinstance(texts, str) else texts
         texts = {str(number): text for number, text in enumerate(several, start=1)}
     if not texts:
-        raise FrameError("no text was given; give a text, a list of texts, or a words frame")
+        raise FrameError(f"no text was given; {wanted}")
     rows: list[tuple[str, int, str, str, str]] = []
     for text_id, text in texts.items():
         if not isinstance(text, str):
@@ -108,6 +116,14 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
         for number, (word, after) in enumerate(pieces, start=1):
             rows.append((str(text_id), number, word, before if number == 1 else "", after))
     return pd.DataFrame(rows, columns=["text_id", "word_id", "word", "space_before", "space_after"])
+
+
+def words_frame(words: pd.DataFrame | str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
+    """Return the words of texts, or a words frame whose ids may be levels of its index."""
+    if not isinstance(words, pd.DataFrame):
+        return words_of(words)
+    levels = [name for name in ("text_id", "word_id") if name in {*words.index.names} - {*words}]
+    return words.reset_index(levels) if levels else words
 
 
 def check_characters(name: str, text: str) -> None:

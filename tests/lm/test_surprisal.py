@@ -349,6 +349,10 @@ def test_out_of_memory_halves_the_batch_and_a_text_that_does_not_fit_loses_no_ot
         (SEA, {"unit": "token", "entropy": True}, lm.ModelError, "unit='token'"),
         ("  \n", {}, FrameError, "holds no word"),
         ([], {}, FrameError, "no text was given"),
+        (None, {}, FrameError, "words of type NoneType are no text; give a text"),
+        (5, {}, FrameError, "words of type int are no text; give a text"),
+        (SEA.encode(), {}, FrameError, "words of type bytes are no text; give a text"),
+        (pd.Series([SEA, SEA], [3, 3]), {}, FrameError, "ids .3. name several texts"),
         ("x" * 10 * 2**20, {}, FrameError, "more than 10,000 characters"),
         (cut_words(["the", "boat"], [" ", np.nan]), {}, FrameError, "neither white space nor True"),
     ],
@@ -356,6 +360,19 @@ def test_out_of_memory_halves_the_batch_and_a_text_that_does_not_fit_loses_no_ot
 def test_options_and_texts_that_make_no_sense_are_named(text, options, error, says, models):
     with pytest.raises(error, match=says):
         lm.surprisal(text, models("gpt2"), **options)
+
+
+def test_an_index_names_texts(models):
+    texts = pd.Series({"b": "The boat.", "a": "A sea."})
+    words = lm.words_of(dict(texts))
+    by_index = [words.set_index(names) for names in (["text_id"], ["text_id", "word_id"])]
+    expected = lm.surprisal(words, models("gpt2"))
+    for given in (texts, *by_index):
+        scored = lm.surprisal(given, models("gpt2"))
+        columns = ["text_id", "word_id", "surprisal_bits"]
+        pd.testing.assert_frame_equal(scored[columns], expected[columns])
+    assert [*lm.words_of(pd.Series(["The", "sea"]))["text_id"]] == ["1", "2"]
+    assert [*lm.words_of(pd.Series(["The", "sea"], [3, 1]))["text_id"]] == ["3", "1"]
 
 
 # The cache
