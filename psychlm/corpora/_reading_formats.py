@@ -38,6 +38,8 @@ TIMES = {
     "totalfixationduration totalfixationtime totaldwelltime wordtotalfixdur",
 }
 TIME_OF = {f"{n}{ms}": ours for ours, x in TIMES.items() for n in x.split() for ms in ("", "ms")}
+A_TEXT = ["sentence", "satz", "text", "stimulus", "phrase"]
+QUESTION = re.compile("(?i)question|frage|compreh|probe")
 GRADE = "Whether or not answer was correct (NULL if N/A)"
 FIRST_PASS = {
     "IA_FIRST_FIXATION_DURATION": "first_fixation_ms",
@@ -349,6 +351,25 @@ def list_of(cell: Any) -> list | None:
     return None
 
 
+def of_words_only(rows: pd.DataFrame, word: str, times: Collection[str]) -> list[str]:
+    """Return the columns of the parts of trials that have the reading times, but for those that
+    have cells in rows without a word.
+
+    >>> rows = pd.DataFrame({"Sentence": ["The boat."], "W1.ACC": [1], "Question.ACC": [0]})
+    >>> of_words_only(rows, "Sentence", ["W.RT"])
+    ['W1.ACC']
+    """
+    parts = {name.rpartition(".")[0] for name in times if not QUESTION.search(name)} - {""}
+    series = {name: stem for stem, names in series_of(rows).items() for name in names.values()}
+    others = rows[rows[word].isna()] if word else rows[:0]
+    return [
+        name
+        for name in rows
+        if {str(name).rpartition(".")[0], series.get(name, "").rpartition(".")[0]} & parts
+        and not others[name].notna().any()
+    ]
+
+
 def with_lists(
     rows: pd.DataFrame, form: Format, word: str | None, times: Collection[str]
 ) -> pd.DataFrame:
@@ -360,8 +381,9 @@ def with_lists(
     stems = {stem: c for stem, c in stems.items() if len(c) > 1 and stem not in rows}
     of_words = [s for s in stems if (s == word if word else plain(s) in USUAL["word"].split())]
     of_times = [s for s in stems if plain(s) in TIME_OF]
-    if of_words and not of_times:
+    if not of_times and (of_words or find(rows, A_TEXT)):
         of_times = [s for s in stems if any(fnmatchcase(s, name) for name in form.times)]
+        of_times.sort(key=lambda stem: bool(QUESTION.search(stem)))
     of_times = [s for s in stems if s in times] if times else of_times
     if not of_times or (not of_words and find(rows, [word or "", *USUAL["word"].split()])):
         return rows

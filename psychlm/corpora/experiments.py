@@ -29,7 +29,14 @@ from psychlm.corpora._formats import (
     practice_in,
     series_of,
 )
-from psychlm.corpora._reading_formats import TIME_OF, list_of, read_rows, with_lists
+from psychlm.corpora._reading_formats import (
+    A_TEXT,
+    TIME_OF,
+    list_of,
+    of_words_only,
+    read_rows,
+    with_lists,
+)
 from psychlm.corpora._sniff import FILE
 from psychlm.frames import FrameError, format_names, refuse
 
@@ -237,8 +244,8 @@ def _roles(
     on_words = rows[rows[roles["word"]].notna()] if roles["word"] else rows
     times = _times(on_words, form.times or TIME_OF, told["measure"], used | {roles["word"]})
     if not roles["word"] and times and rows[[*times][0]].map(list_of).notna().any():
-        roles["word"] = find(rows, ["sentence", "satz", "text", "stimulus", "phrase"], times)
-    used |= {roles["word"], *times}
+        roles["word"] = find(rows, A_TEXT, times)
+    used |= {roles["word"], *times, *of_words_only(rows, roles["word"], times)}
     for role in ("person", "text", "condition", "label", "correct"):
         is_told = role in one_column and told[role]
         roles[role] = told[role] if is_told else find(rows, form.names(role), used)
@@ -292,6 +299,9 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
         notes += said
     roles, times = _roles(form, rows, told, path)
     word = roles["word"]
+    graded = find(rows[of_words_only(rows, word, times)], form.names("correct"))
+    if graded and not roles["correct"]:
+        notes.append(f"{graded!r} is of words, no answer to a question; else answer='{graded}'")
     if not roles["person"]:
         roles["person"] = FILE
         rows = rows if FILE in rows else rows.assign(**{FILE: path.stem})

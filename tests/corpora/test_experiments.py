@@ -237,6 +237,30 @@ def test_files_of_programs_hold_the_words_and_times_that_were_written(name, tmp_
         assert corpus.questions.to_numpy().tolist() == [["p1", "main-1-a", 1.0]]
 
 
+@pytest.mark.parametrize("part", ["W", "Slide", "Region_"])
+@pytest.mark.parametrize("question", ["", "Question", "Comp"])
+def test_measures_of_words_are_no_answers_to_questions(part, question, read):
+    """E-Prime logs the same measures of each part of a trial; these readers press a wrong key."""
+    rows = []
+    for person, item, words, times in trials(study()):
+        row = {"ExperimentName": "SPR", "Subject": person, "ItemNo": item}
+        row |= {"Sentence": " ".join(words)}
+        for n, ms in enumerate(times, 1):
+            about = {"ACC": 0, "CRESP": "x", "OnsetTime": 1000 * n, "RESP": "y", "RT": ms}
+            row |= {f"{part}{n}.{name}": value for name, value in about.items()}
+        rows.append(row | {f"{question}.ACC": 1, f"{question}.RT": 900} if question else row)
+    table = pd.DataFrame(rows).sort_index(axis=1)
+    corpus = read(table)
+    check(corpus, study())
+    if question:
+        assert corpus.questions["correct"].tolist() == [1.0] * len(rows)
+        return
+    assert corpus.questions is None
+    advised = next(note for note in corpus.notes if "no answer to a question" in note)
+    told = advised.split("answer='")[1].rstrip("'")  # as the note says
+    assert read(table, answer=told).questions["correct"].tolist() == [0.0] * len(rows)
+
+
 def test_numbered_columns_of_other_names_are_told_without_their_numbers(read, tmp_path):
     wide(study(), tmp_path / "r.csv")
     text = (tmp_path / "r.csv").read_text().replace("Word", "Stueck").replace("RT", "X")
