@@ -20,6 +20,7 @@ from psychlm._formatting import PaperTables
 from psychlm.frames import (
     FrameError,
     Repeated,
+    as_numbers,
     by_person,
     check_responses,
     drop_constant,
@@ -354,9 +355,14 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, pd.Index,
         b = pd.Series(np.asarray(b))
         if len(a) != len(b):
             raise ValueError(f"arrays have {len(a)} and {len(b)} scores; Series match by label")
+    a = as_numbers(a)
+    b = as_numbers(b)
     for name, scores in (("a", a), ("b", b)):
         if not pd.api.types.is_numeric_dtype(scores):
-            raise ValueError(f"the scores of {name} are {scores.dtype}, not numbers; grade them")
+            raise ValueError(
+                f"the scores of {name} are {scores.dtype}, not numbers; grade them, or turn "
+                "numbers as text into numbers: scores.astype(float)"
+            )
         repeated = scores.index[scores.index.duplicated()]
         refuse(f"labels of {name}", repeated, "occur more than once; keep one of each")
         infinite = scores.index[scores.isin([np.inf, -np.inf])]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -114,6 +116,21 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(converted) if converted else frame
 
 
+def as_numbers(values: pd.Series) -> pd.Series:
+    """Return values as they are, but as floats where all that are there are numbers of Python.
+
+    Booleans with gaps, decimals of a database and categories are no numbers to pandas.
+
+    >>> as_numbers(pd.Series([True, None, False], dtype="category")).tolist()
+    [1.0, nan, 0.0]
+    """
+    if is_numeric(values):
+        return values
+    numbers = values.astype(object).where(values.notna(), np.nan)
+    all_are = numbers.map(lambda value: isinstance(value, Real | Decimal | np.bool_)).all()
+    return numbers.astype(float) if all_are else values
+
+
 def check_responses(
     responses: pd.DataFrame, *, ratings: bool = False, unanswered: bool = False
 ) -> pd.DataFrame:
@@ -149,8 +166,12 @@ def check_responses(
         refuse(f"{what} at positions", np.flatnonzero(blank) + 1, "are without a name; name them")
         once = f"occur more than once; keep one of each: responses.loc[{axis}.duplicated()]"
         refuse(what, labels[labels.duplicated()], once)
+    if not all(map(is_numeric, responses.dtypes)):
+        responses = responses.apply(as_numbers)
     text = items[[not is_numeric(dtype) for dtype in responses.dtypes]]
     advice = "grade them, or move columns that describe persons into the index or a persons frame"
+    if len(text) and responses[text].apply(pd.to_numeric, errors="coerce").notna().any(axis=None):
+        advice = f"numbers as text become numbers with responses.astype(float); {advice}"
     refuse("items", text, f"hold text or objects in place of 0, 1 or NaN; {advice}")
     nullable = any(pd.api.types.is_extension_array_dtype(dtype) for dtype in responses.dtypes)
     missing_as = {"na_value": np.nan} if nullable else {}  # ten times slower than without

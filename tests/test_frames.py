@@ -2,6 +2,7 @@
 
 import csv
 import re
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import psychlm
 from psychlm import frames
 from psychlm.corpora import _sniff
 from psychlm.frames import FrameError
@@ -48,6 +50,31 @@ def test_sound_responses_pass_as_floats_and_constant_items_are_named() -> None:
     assert (checked.index.name, checked.columns.name) == ("person", "item")
     kept, dropped = frames.drop_constant(checked)
     assert (list(kept), list(dropped)) == (["q0", "q1"], ["q2"])
+
+
+ONE_AND_ZERO: dict[str, list] = {
+    "objects": [1, np.nan, 0],
+    "booleans with a gap": [True, None, False],
+    "decimals": [Decimal(1), None, Decimal(0)],
+    "pandas's NA among objects": [np.int64(1), pd.NA, np.False_],
+}
+
+
+@pytest.mark.parametrize("kind", ["object", "category"])
+@pytest.mark.parametrize("values", ONE_AND_ZERO.values(), ids=ONE_AND_ZERO)
+def test_right_values_of_any_type_are_responses_and_scores(values: list, kind: str) -> None:
+    column = pd.Series(values, dtype=object).astype(kind)
+    checked = frames.check_responses(pd.DataFrame({"q0": column, "q1": 1}))
+    np.testing.assert_array_equal(checked["q0"], [1, np.nan, 0])
+    assert psychlm.compare(column, pd.Series(1, column.index)).difference == -0.5
+
+
+def test_numbers_as_text_are_responses_when_the_advice_is_taken() -> None:
+    responses = answers(q0=["1", "0"], q1=["0.0", None])
+    with pytest.raises(FrameError, match=r"become numbers with responses\.astype\(float\)"):
+        frames.check_responses(responses)
+    checked = frames.check_responses(responses.astype(float))
+    np.testing.assert_array_equal(checked, [[1, 0], [0, np.nan]])
 
 
 @pytest.mark.parametrize(
