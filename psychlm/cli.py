@@ -465,6 +465,7 @@ def surprisal(
     show_default=True,
     help="auto, question, nli, binary nli, sentiment, continuation, or a text with {prompt}.",
 )
+@click.option("--encoding", help="Of a text file; found unless given.")
 @click.option("--bos", default="auto", help="A token before it, or 'none'.")
 @click.option("--out", type=FILE, help="Write the responses, models x items.")
 @click.option("--logprobs", type=FILE, help="Write each choice's log-probability.")
@@ -482,7 +483,7 @@ def responses(source: str, models: tuple[str, ...], spreadsheet: bool, **options
     outputs = [options.pop("out"), options.pop("logprobs")]
     for out, other in zip(outputs, outputs[::-1], strict=True):
         check_out(out, source, *([other] if other else []))
-    items = corpora.read_items(source)
+    items = corpora.read_items(source, encoding=options.pop("encoding"))
     if "recognised" in items.attrs:
         say(f"psychlm: {items.attrs['recognised']}", err=True)
     options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}

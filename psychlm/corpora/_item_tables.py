@@ -180,12 +180,12 @@ def by_names(records: list[dict[str, Any]], source: Source) -> pd.DataFrame | No
     return items
 
 
-def records_of_table(file: Path) -> list[dict[str, Any]]:
+def records_of_table(file: Path, encoding: str | None = None) -> list[dict[str, Any]]:
     """Return the rows of a table; one without a header ends in letters of the right choices."""
     if file.suffix.lower() == ".parquet":
         return json.loads(pd.read_parquet(file).to_json(orient="records", force_ascii=False))
     try:
-        cells = read_table(file, spaces=True).cells.fillna("")
+        cells = read_table(file, encoding, spaces=True).cells.fillna("")
     except (ValueError, OSError) as error:
         raise DataError(f"{file} cannot be read as a table ({error})") from error
     n_choices = cells.shape[1] - 2

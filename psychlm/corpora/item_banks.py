@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
+from psychlm.corpora._encodings import decode
 from psychlm.corpora._item_tables import (
     IN_FULL,
     Source,
@@ -49,7 +50,7 @@ def _strings(*names: str) -> Types:
 # Reading lines and records
 
 
-def read_lines(source: Source) -> list[str]:
+def read_lines(source: Source, encoding: str | None = None) -> list[str]:
     """Return the lines of a source, without line ends and blank lines."""
     name, _, member = str(source).partition("#")
     file = Path(name).expanduser()
@@ -79,20 +80,20 @@ def read_lines(source: Source) -> list[str]:
             with (bz2.open if file.suffix == ".bz2" else open)(file, "rb") as stream:
                 content = stream.read(most_bytes(n_compressed) + 1)
         check_growth(file, len(content), n_compressed)
-        text = content.decode("utf-8-sig")
+        text, _ = decode(file, encoding, content)
     except (OSError, EOFError) as error:
         kind = file.suffix.lstrip(".")
         raise DataError(f"{file} is no complete {kind} file ({error}); fetch it again") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text ({error})") from error
     return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
 
 
-def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
+def read_records(
+    source: Source, without: Collection[str] = (), encoding: str | None = None
+) -> list[dict[str, Any]]:
     """Return the objects of a JSONL source, or of one JSON list, without some keys.
 
     The parse trees of half a million sentence pairs, for instance, would fill the memory."""
-    lines = read_lines(source)
+    lines = read_lines(source, encoding)
     is_list = bool(lines) and lines[0].lstrip().startswith("[")
     lines = ["".join(lines)] if is_list else lines
     longest = LONGEST_LIST if is_list else LONGEST_RECORD
@@ -446,7 +447,7 @@ LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
 ]
 
 
-def read_items(source: Source) -> pd.DataFrame:
+def read_items(source: Source, *, encoding: str | None = None) -> pd.DataFrame:
     """Read an item bank, told apart by the keys of its records or by its first line.
 
     Known are an items frame as JSONL (``item_id``, ``prompt``, ``choices``, ``answer``), ARC and
@@ -459,7 +460,8 @@ def read_items(source: Source) -> pd.DataFrame:
     Other JSONL, CSV, Excel and Parquet files are read by the usual names of their columns, as MMLU,
     ARC, CommonsenseQA, RACE, WinoGrande and BoolQ have them on the Hugging Face hub: a question
     (behind a passage), choices in a list or in columns (``A``, ``B``; ``option1`` ...), and the
-    label, letter, text or position of the right one. ``attrs["recognised"]`` says which.
+    label, letter, text or position of the right one. ``attrs["recognised"]`` says which. The
+    ``encoding`` of a text file is found unless given.
 
     >>> item = '{"item_id": "q1", "prompt": "2 + 2 =", "choices": ["3", "4"], "answer": 1}'
     >>> _ = Path("items.jsonl").write_text(item)
@@ -470,7 +472,7 @@ def read_items(source: Source) -> pd.DataFrame:
     unknown = f"which is no layout that is known; {IN_FULL}"
     if file.suffix.lower() in (".parquet", ".xlsx") and file.is_file():
         return _of_records(records_of_table(file), source, is_table=True)
-    lines = read_lines(source)
+    lines = read_lines(source, encoding)
     first = lines[0] if lines else ""
     # Sources that are no JSON: a table, or lines of label and sentence, or blocks of six lines.
     if not first.lstrip().startswith(("{", "[")):
@@ -481,7 +483,7 @@ def read_items(source: Source) -> pd.DataFrame:
             return sentiment(source)
         labels = lines[1::6]
         if (not labels or labels[0] not in set("0123")) and len(lines) > 1 and file.is_file():
-            return _of_records(records_of_table(file), source, is_table=True)
+            return _of_records(records_of_table(file, encoding), source, is_table=True)
         if not labels or labels[0] not in set("0123"):
             raise DataError(f"{source} begins with {first[:60]!r}, {unknown}")
         if len(lines) % 6 or not set(labels) <= set("0123"):
@@ -493,7 +495,7 @@ def read_items(source: Source) -> pd.DataFrame:
         choices = _columns(blocks, 2, 3, 4, 5)
         answer = blocks[1].astype(int)
         return finish(items.assign(choices=choices, answer=answer, template="continuation"))
-    return _of_records(read_records(source), source)
+    return _of_records(read_records(source, encoding=encoding), source)
 
 
 def _of_records(

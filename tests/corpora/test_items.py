@@ -177,7 +177,7 @@ def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(read, tmp
         ("[1, 2]", "line 1 of .* is no JSON object"),
         (json.dumps(ITEM | {"choices": "xy"}), "'choices' is str"),
         ('{"id": 1}\n{"id": \n', "line 2 of .* is no JSON"),
-        ('{"id": "caf\xe9"}', "not UTF-8"),
+        ('{"id": "\xea\xee\xf2\xfb"}', "not UTF-8, .*encoding='cp1251' reads 'коты'"),
         ('{"a": 1}', "no layout that is known"),
         ("a line of text", "no layout that is known"),
         (json.dumps(arc(key="D")), r"\['q1'\] .*have a key that labels none of their"),
@@ -198,6 +198,26 @@ def test_malformed_items_and_those_of_no_or_two_right_answers_are_named(tmp_path
     file.write_text(text, encoding="latin-1")
     with pytest.raises((DataError, FrameError), match=message):
         banks.read_items(file)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "cp1252", "cp1251"])
+@pytest.mark.parametrize("form", ["csv", "jsonl", "json"])
+def test_items_are_read_in_the_encodings_of_the_other_doors(tmp_path, form, encoding):
+    words = ["Коты", "спят"] if encoding == "cp1251" else ["Café", "Müller"]
+    items = pd.DataFrame({"question": words, "A": words[0], "B": words[1], "answer": ["A", "B"]})
+    file = tmp_path / f"items.{form}"
+    if form == "csv":
+        items.to_csv(file, index=False, encoding=encoding)
+    else:
+        items.to_json(file, orient="records", lines=form == "jsonl", force_ascii=False)
+        file.write_text(file.read_text(encoding="utf-8"), encoding=encoding)
+    told = {"encoding": encoding} if encoding == "cp1251" else {}
+    if told:
+        with pytest.raises(FrameError, match="encoding='cp1251'"):
+            banks.read_items(file)
+    read = banks.read_items(file, **told)
+    assert read["prompt"].tolist() == words
+    assert read["choices"].tolist() == [words] * 2
 
 
 def test_what_is_no_file_or_of_another_layout_is_named(read, tmp_path) -> None:
