@@ -11,7 +11,7 @@ import pandas as pd
 
 from psychlm.corpora._formats import USUAL, Format, find, plain, series_of
 from psychlm.corpora._sniff import numbers_of, unique_columns, with_header_as_row
-from psychlm.frames import format_names, is_numeric, label_of
+from psychlm.frames import format_names, is_numeric, label_of, refuse
 
 # cells that are no answer; with a key "None" may be a choice
 EMPTY = ["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "#NULL!"]
@@ -333,22 +333,28 @@ def _with_header(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 def _with_items(cells: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     """Return a table whose one column of strings of answers, such as "ABCDA", is split into items.
 
-    They are letters, or digits in a column that is named by answers, as many in each row.
+    They are letters, or digits in a column that is named by answers, as many in each row. Where
+    most rows have one length, those of another are a :class:`FrameError`.
     """
     found: dict[str, int] = {}
     for place, name in enumerate(cells):
         texts = cells.iloc[:, place].dropna()
         if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
             continue
-        pattern = r"[A-H.*]{5,}"
-        if plain(name) in ANSWER_STRINGS.split():
-            pattern = r"[0-9A-Ha-h.* -]{3,}"
-        is_of_one_length = texts.str.len().nunique() == 1 and texts.nunique() > 1
-        if is_of_one_length and texts.str.fullmatch(pattern).all():
-            found[name] = len(texts.iloc[0])
+        is_named = plain(name) in ANSWER_STRINGS.split()
+        pattern = r"[0-9A-Ha-h.* -]+" if is_named else "[A-H.*]+"
+        lengths = texts.str.len()
+        usual = int(lengths.mode().iloc[0])
+        is_list = usual >= (3 if is_named else 5) and lengths.eq(usual).mean() > 0.6
+        if is_list and texts.nunique() > 1 and texts.str.fullmatch(pattern).all():
+            found[name] = usual
     if len(found) != 1:
         return cells
     ((name, n_items),) = found.items()
+    lengths = cells[name].str.len()
+    others = np.flatnonzero(lengths.notna() & lengths.ne(n_items)) + 1
+    said = f"of {name!r} do not have {n_items} answers as most have; where one is missing, write ."
+    refuse("rows", others, said)
     notes.append(f"each letter or digit of {name!r} is the answer to an item")
     items = {
         f"item {place + 1}": cells[name].str[place].replace(" ", np.nan) for place in range(n_items)

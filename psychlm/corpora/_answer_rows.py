@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from psychlm.corpora._answer_formats import Shape
-from psychlm.corpora._answer_roles import DESCRIBE, as_text
+from psychlm.corpora._answer_roles import DESCRIBE, NUMBERS_REPEATS, as_text, of_long_table
 from psychlm.corpora._formats import plain
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, format_names, label_of
 
 # words in the names of rows that hold sums or means of the others, and words beside them
 SUMS = set(
@@ -75,6 +75,31 @@ def only_persons(shape: Shape, key: pd.Series | None) -> pd.Series | None:
     is_used = "is the key" if key is None else ", a key, is no person"
     shape.notes.append(f"row {label!r}{' ' * (key is None)}{is_used}")
     return as_text(row).dropna().rename("key") if key is None else key
+
+
+def read_as_long(table: pd.DataFrame, person: str) -> str:
+    """Return how rows of which each looks like one answer of a person are read; "" where not."""
+    items, answer = of_long_table(table, person)
+    if not items or not answer:
+        return ""
+    return (
+        f"each time with another {items[0]!r}: if each row is an answer, item={items[0]!r} and "
+        f"answer={answer!r} read it as a long table"
+    )
+
+
+def of_repeats(table: pd.DataFrame, looks_long: str) -> str:
+    """Return the message about persons, the index of a table, who occur more than once."""
+    said = f"occur more than once{looks_long and ', '}{looks_long}; if these are repeated answers, "
+    for name in table.filter(regex=NUMBERS_REPEATS):
+        if not table.set_index(name, append=True).index.has_duplicates:
+            one = label_of(table[name].dropna().iloc[0])
+            said += f"repeat={name} numbers them and filter='{name}={one}' takes some; "
+            break
+    return (
+        f"{said}repeat=rows counts them, repeat=latest takes the last; person=rows takes each for "
+        "a person; item= and answer= name the columns of a long table"
+    )
 
 
 def of_copies(names: pd.Index) -> str:

@@ -8,6 +8,7 @@ A file is read in three steps: its cells (``_sniff``), its format (``FORMATS`` o
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +25,21 @@ from psychlm.corpora._answer_roles import (
     A_SUM,
     CATEGORIES,
     DESCRIBE,
-    NUMBERS_REPEATS,
     as_text,
     is_date,
     n_values_of,
     of_long_table,
     span,
 )
-from psychlm.corpora._answer_rows import A_KEY, is_empty, labels_of, of_copies, only_persons
+from psychlm.corpora._answer_rows import (
+    A_KEY,
+    is_empty,
+    labels_of,
+    of_copies,
+    of_repeats,
+    only_persons,
+    read_as_long,
+)
 from psychlm.corpora._formats import (
     GRADES,
     USUAL,
@@ -376,6 +384,10 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     table = table.set_axis(names, axis=0)
     repeat = told["repeat"]
     by = repeat or shape.repeat
+    looks_long = read_as_long(shape.table, person) if person and names.has_duplicates else ""
+    if looks_long and repeat in ("rows", "first", "latest") and not told["items"]:
+        shape.notes.append(f"rows of a person are taken for repeats, {looks_long}")
+        warnings.warn(shape.notes[-1], stacklevel=3)
     if repeat in ("first", "latest"):
         further = names.duplicated(keep="last" if repeat == "latest" else "first")
         shape.notes.append(f"{further.sum()} further rows of persons: the {repeat} one counts")
@@ -383,24 +395,7 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
     elif names.has_duplicates and not by:
         if table.assign(**{str(person): names}).duplicated().sum() == names.duplicated().sum():
             raise FrameError(of_copies(names))
-        flaw = "occur more than once; if these are repeated answers, "
-        of_items, answer = of_long_table(shape.table, person) if person else ([], "")
-        if of_items and answer:
-            flaw = (
-                f"occur more than once, each time with another {of_items[0]!r}: if each row is an "
-            )
-            flaw += f"answer, item={of_items[0]!r} and answer={answer!r} read it as a long table; "
-            flaw += "if these are repeated answers, "
-        for name in table.filter(regex=NUMBERS_REPEATS):
-            if not pd.MultiIndex.from_arrays([names, table[name]]).has_duplicates:
-                one = label_of(table[name].dropna().iloc[0])
-                flaw += f"repeat={name} numbers them and filter='{name}={one}' takes some; "
-                break
-        flaw += (
-            "repeat=rows counts them, repeat=latest takes the last; person=rows takes each for a "
-        )
-        flaw += "person; item= and answer= name the columns of a long table"
-        refuse("persons", names[names.duplicated()], flaw)
+        refuse("persons", names[names.duplicated()], of_repeats(table, looks_long))
     elif names.has_duplicates:
         most = names.value_counts().max()
         shape.notes.append(f"repeated answers by {by}: up to {most} rows a person")

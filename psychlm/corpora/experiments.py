@@ -231,7 +231,7 @@ def _counts(corpus: Corpus) -> str:
 
 
 def _roles(
-    form: Format, rows: pd.DataFrame, told: Mapping[str, Any], path: Path
+    form: Format, rows: pd.DataFrame, told: Mapping[str, Any], path: Path, notes: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the column of each role, "" where there is none, and columns of times: our names.
 
@@ -245,7 +245,8 @@ def _roles(
     times = _times(on_words, form.times or TIME_OF, told["measure"], used | {roles["word"]})
     if not roles["word"] and times and rows[[*times][0]].map(list_of).notna().any():
         roles["word"] = find(rows, A_TEXT, times)
-    used |= {roles["word"], *times, *of_words_only(rows, roles["word"], times)}
+    of_words = of_words_only(rows, roles["word"], times)
+    used |= {roles["word"], *times, *of_words}
     for role in ("person", "text", "condition", "label", "correct"):
         is_told = role in one_column and told[role]
         roles[role] = told[role] if is_told else find(rows, form.names(role), used)
@@ -257,6 +258,9 @@ def _roles(
                     roles[role] = name
                     break
         used |= {roles[role], *roles[role].split("+")}
+    graded = find(rows[of_words], form.names("correct"))
+    if graded and not roles["correct"]:
+        notes.append(f"{graded!r} is of words, no answer to a question; else answer='{graded}'")
     lacking = [role for role in ("person", "text", "word") if not roles[role]]
     if "person" in lacking and (FILE in rows or form.needs):
         lacking.remove("person")
@@ -297,11 +301,8 @@ def _read_one(path: Path, told: Mapping[str, Any]) -> Corpus:
     if form.prepare:
         rows, said = form.prepare(rows)
         notes += said
-    roles, times = _roles(form, rows, told, path)
+    roles, times = _roles(form, rows, told, path, notes)
     word = roles["word"]
-    graded = find(rows[of_words_only(rows, word, times)], form.names("correct"))
-    if graded and not roles["correct"]:
-        notes.append(f"{graded!r} is of words, no answer to a question; else answer='{graded}'")
     if not roles["person"]:
         roles["person"] = FILE
         rows = rows if FILE in rows else rows.assign(**{FILE: path.stem})

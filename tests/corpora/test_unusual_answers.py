@@ -3,6 +3,7 @@
 References: the answers that were written, and doing what a message advises.
 """
 
+import contextlib
 import re
 import warnings
 
@@ -37,6 +38,10 @@ def test_long_tables_of_unusual_names_are_read_as_the_refusal_says(read, item, a
     lines = [f"model,{item},{answer}", *rows]
     with pytest.raises(FrameError, match=f"item='{item}' and answer='{answer}'.*repeat=rows"):
         read(*lines)
+    for repeat in ("rows", "first"):
+        warned = pytest.warns(UserWarning, match=f"item='{item}' and answer='{answer}' read it as")
+        with warned, contextlib.suppress(FrameError):  # of items that are texts
+            read(*lines, repeat=repeat)
     for told in ({"item": item, "answer": answer}, {"answer": answer}):
         assert read(*lines, **told).responses.shape == (3, 4)
 
@@ -156,6 +161,17 @@ def test_strings_of_answers_under_a_header_are_split_into_items(read, name, n_it
     by_hand = [[float(a == b) for a, b in zip(text, key, strict=True)] for text in answers]
     assert read(*lines, key=right).responses.to_numpy().tolist() == by_hand
     assert read(lines[0], f"KEY,A,{key}", *lines[1:]).responses.to_numpy().tolist() == by_hand
+
+
+@pytest.mark.parametrize("name", ["Answers", "marked"])
+@pytest.mark.parametrize("short", ["ABCD", "ABCDEA"])
+def test_strings_of_answers_of_another_length_are_named(read, name, short):
+    lines = [f"id,{name}", "a,ABCDE", "b,AACDE", f"c,{short}", "d,ABCCC"]
+    with pytest.raises(FrameError, match=rf"rows \[3\] of '{name}' do not have 5 .*write \."):
+        read(*lines, key=dict.fromkeys(["Q1", "Q2", "Q3", "Q4", "Q5"], "A"))
+    lines[3] = "c,ABCD."
+    key = {f"Q{place}": letter for place, letter in enumerate("ABCDE", 1)}
+    assert read(*lines, key=key).responses.loc["c"].isna().tolist() == [False] * 4 + [True]
 
 
 @pytest.mark.parametrize("sex", ["", "F "])
