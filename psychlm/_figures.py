@@ -43,8 +43,10 @@ def figure_data(figure: Figure) -> pd.DataFrame:
         for artist in ax.collections:
             if isinstance(artist, PathCollection):
                 marks.append(("point", artist, *np.ma.filled(artist.get_offsets(), np.nan).T, None))
-            elif isinstance(artist, LineCollection) and artist.get_segments():
-                marks.append(("segment", artist, *np.concatenate(artist.get_segments()).T, None))
+            elif isinstance(artist, LineCollection):
+                drawn = [segment for segment in artist.get_segments() if len(segment)]
+                points = np.concatenate(drawn) if drawn else np.empty((0, 2))
+                marks.append(("segment", artist, *points.T, None))
             elif isinstance(artist, QuadMesh) and ax.get_label() != "<colorbar>":
                 cells: Any = np.ma.filled(np.ma.asarray(artist.get_array(), float), np.nan)
                 cells = cells.reshape(np.asarray(artist.get_coordinates()).shape[0] - 1, -1)

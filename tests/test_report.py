@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.collections import LineCollection
 from nbformat.v4 import new_code_cell, new_notebook
 
 from psychlm import _formatting, report
@@ -104,9 +105,10 @@ def test_what_a_figure_draws_is_its_table(location: str, monkeypatch: pytest.Mon
     left.scatter([5], [6])
     left.hlines([7], 0, 1)
     left.set_title("both")
+    left.add_collection(LineCollection([np.empty((0, 2)), [(0, 9), (1, 9)]]))
     right.barh([0, 1], [10, 20])
     table = report.figure_data(figure)
-    assert table["kind"].value_counts().to_dict() == {"line": 2, "segment": 2, "bar": 2, "point": 1}
+    assert table["kind"].value_counts().to_dict() == {"line": 2, "segment": 4, "bar": 2, "point": 1}
     line = table.loc[table["label"] == "a line", ["panel", "x", "y"]]
     assert line.to_numpy().tolist() == [["both", 1, 3], ["both", 2, 4]]
     assert table.loc[table["kind"] == "bar", "x"].tolist() == [10, 20]

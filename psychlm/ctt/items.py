@@ -372,7 +372,7 @@ def copied_items(responses: pd.DataFrame | Repeated) -> pd.Series:
     >>> copied_items(answers).to_dict()
     {'q2': 'q1'}
     """
-    checked = check_size(responses, ratings=True)
+    checked = check_size(responses, 1, ratings=True)
     values = checked.to_numpy()
     answered = (~np.isnan(values)).astype(float)
     x = np.nan_to_num(values)

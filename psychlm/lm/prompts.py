@@ -236,6 +236,8 @@ def fill_prompts(
     words for feelings: sentiment; else a question).
     """
     filled = []
+    asked = set()  # what is asked, with empty choices
+    blank = {"choices": [""] * items["choices"].map(len).max()}
     for item in items.to_dict("records"):
         chosen: Any = prompt
         meanings = {meaning(choice) for choice in item["choices"]}
@@ -259,8 +261,13 @@ def fill_prompts(
                 raise FrameError(f"{said}or pass lm.Prompt('...')")
         neutral = chosen.as_chat(chosen.neutral, tokenizer)
         filled.append((*chosen.fill(item, tokenizer), neutral))
-    if items["prompt"].nunique() > 1 and len({before for before, _, _ in filled}) == 1:
-        said = f"all {len(items)} items have the same prompt, {filled[0][0][-60:]!r}, so that "
-        said += "their choices alone are compared; the field {prompt} is the item's text"
-        warnings.warn(said, RuntimeWarning, stacklevel=3)
+        asked.add(chosen._written(item | blank))
+    if len(asked) < items["prompt"].nunique():
+        said = (
+            f"{len(items)} items have {len(asked)} different prompts but for their choices, such "
+        )
+        said += (
+            f"as {filled[0][0][-60:]!r}, which leave out what is asked; the field {{prompt}} is "
+        )
+        warnings.warn(f"{said}the item's text", RuntimeWarning, stacklevel=3)
     return filled

@@ -1,5 +1,6 @@
 """Models take the test. Reference: transformers, one item and one choice at a time, unpadded."""
 
+import warnings
 from functools import cache, partial
 
 import numpy as np
@@ -337,8 +338,14 @@ def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -
     assert fill_prompts(sentiment, "auto")[0][0] == "Review: What fell?\nSentiment:"
     lettered = fill_prompts(story, Prompt("{prompt}\n{choices}\n{choices[0]}?"))
     assert lettered[0][0] == "What fell?\nA. the horse\nB. the old barn\nthe horse?"
-    with pytest.warns(RuntimeWarning, match=r"all 4 items have the same prompt, '{prompt}'"):
+    with pytest.warns(RuntimeWarning, match=r"4 items have 1 different prompts .* '{prompt}'"):
         fill_prompts(questions, Prompt("{{prompt}}"))
+    with pytest.warns(RuntimeWarning, match="leave out what is asked; the field {prompt} is"):
+        fill_prompts(questions, Prompt("Choose:\n{choices}\nAnswer:"))
+    with warnings.catch_warnings(action="error"):
+        own = questions.assign(paraphrase=questions["prompt"].str.upper())
+        fill_prompts(own, Prompt("{paraphrase}\n{choices}"))
+        fill_prompts(questions, Prompt("", choice="{choice}: {prompt}"))
     with pytest.raises(FrameError, match="needs the field"):
         Prompt("{prompt}", choice=" answer")
 

@@ -172,6 +172,18 @@ def test_five_copies_of_an_item_are_named_and_the_others_are_not_accused(n_other
         assert found["not_computed"]["model"] == "a model needs 3 different items; here: 1"
 
 
+@pytest.mark.parametrize("level", ["binary", "ratings"])
+@pytest.mark.parametrize("n_items", [1, 2])
+def test_the_card_of_one_item_or_two_says_what_cannot_be_computed(n_items, level, card_of):
+    rng = np.random.default_rng(8)
+    x = answered(rng, 200, 2).iloc[:, :n_items]
+    found = card_of(x + rng.integers(0, 3, x.shape) if level == "ratings" else x)
+    assert found["n_items"] == n_items
+    assert found["not_computed"]["model"].startswith("a model needs 3 different items")
+    assert ("alpha" in found["not_computed"]) == (n_items == 1)
+    assert ("suspect keys" in found["not_computed"]) == (n_items == 1 and level == "binary")
+
+
 def test_the_card_of_coin_flips_claims_no_ability(card_of):
     flips = pd.DataFrame(np.random.default_rng(4).integers(0, 2, (200, 10)).astype(float))
     found = card_of(flips.add_prefix("q"))
