@@ -176,6 +176,13 @@ def fit_in_r(
     :class:`FrameError`.
     """
     data = columns.all_rows
+    calls = re.findall(r"\bas\.(numeric|integer|double)\(\s*`?([\w.]+)`?\s*\)", formula)
+    for function, name in calls:
+        if name in data and not (is_number(data[name]) or pd.api.types.is_bool_dtype(data[name])):
+            raise FrameError(
+                f"as.{function}({name}) would be the numbers of levels: {name!r} is no column of "
+                f"numbers; write as.{function}(as.character({name})) for what its cells say"
+            )
     with in_r():
         in_r_columns = to_r(data, list(data), factors, columns.contrasts)
         whole = f"{call}, {r_arguments})" if r_arguments else f"{call})"

@@ -289,6 +289,20 @@ def test_by_of_a_call_is_that_of_a_column_made_by_it(simulated, call, made):
         found.effect(found.smooths.index[0])
 
 
+@pytest.mark.filterwarnings("ignore:fitted by R:RuntimeWarning")
+@pytest.mark.parametrize("backend", ["auto", "mgcv"])
+@pytest.mark.parametrize("kind", ["str", "category"])
+def test_numbers_as_text_are_no_numbers_of_levels(simulated, kind, backend):
+    """Levels of text sort as "10", "2", "9"."""
+    dose = pd.Series(np.resize([2, 9, 10], len(simulated)), simulated.index)
+    data = simulated.assign(dose=dose.astype(str).astype(kind))
+    with pytest.raises(ValueError, match=r"write as.numeric\(as.character\(dose\)\)"):
+        reading.fit(data, "gaze_ms ~ bits + as.numeric(dose)", backend=backend)
+    told = reading.fit(data, "gaze_ms ~ bits + as.numeric(as.character(dose))", backend=backend)
+    expected = reading.fit(simulated.assign(dose=dose), "gaze_ms ~ bits + dose", backend=backend)
+    np.testing.assert_allclose(told.coefficients, expected.coefficients, rtol=1e-5, atol=1e-6)
+
+
 def test_warnings_of_r_become_those_of_python(simulated):
     with pytest.warns(RuntimeWarning, match="mgcv: .*repeated 1-d smooths"):
         reading.fit(simulated, 'gaze_ms ~ s(position) + s(position, bs="cr")', backend="mgcv")
