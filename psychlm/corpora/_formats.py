@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
+from unicodedata import normalize
 
 import pandas as pd
 
@@ -179,8 +180,8 @@ def filtered_rows(
 
 
 def without_blanks(cells: pd.Series) -> pd.Series:
-    """Return labels without blanks at their ends, which make no other label."""
-    return cells.map(lambda one: one.strip() if isinstance(one, str) else one)
+    """Return labels composed (NFC) and without blanks at their ends, which make no other label."""
+    return cells.map(lambda one: normalize("NFC", one.strip()) if isinstance(one, str) else one)
 
 
 def warn_of_case(labels: Iterable[object], what: str, notes: list[str]) -> None:

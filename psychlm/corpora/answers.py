@@ -301,7 +301,8 @@ def _of_long(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
             shape.notes.append(f"{answer!r} is graded by {right!r}")
             table[answer] = given.eq(wanted).astype(float).where(given.notna() & wanted.notna())
     for name in (person, item):
-        table[name] = table[name].map(label_of, na_action="ignore").fillna("").str.strip()
+        labels = table[name].map(label_of, na_action="ignore").fillna("")
+        table[name] = without_blanks(labels)
         nameless = np.flatnonzero(table[name].isin(["", "NA"])) + 1
         refuse("rows", nameless, f"have no name in {name!r} (empty, or NA)")
     others = [name for name in table if name not in (person, item, answer, *told["drop"])]
@@ -378,7 +379,7 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         cells = cells.mask(is_labelled & is_empty(cells), labels)
         nameless = np.flatnonzero(cells.isna()) + 1
         refuse("rows", nameless, f"have no name in {person!r}; person=rows numbers them")
-        names = pd.Index([label_of(one).strip() for one in cells], name=person)
+        names = pd.Index(without_blanks(cells.map(label_of)), name=person)
         table = table.drop(columns=person)
     shape.person = person
     table = table.set_axis(names, axis=0)

@@ -6,6 +6,7 @@ References: the answers that were written, and doing what a message advises.
 import contextlib
 import re
 import warnings
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -132,19 +133,31 @@ def test_a_key_beside_the_data_and_a_header_of_two_rows_are_read(tmp_path):
     assert answers.responses.to_numpy().tolist() == [[1, 1, 1, 0], [0, 1, 1, 1]]
 
 
-@pytest.mark.parametrize(("other", "n_readers"), [("s1 ", 1), (" s1", 1), ("S1", 2), ("s2", 2)])
-@pytest.mark.parametrize("place", ["reader", "group"])
+@pytest.mark.parametrize(
+    ("label", "other", "n_readers"),
+    [
+        ("s1", "s1 ", 1),
+        ("s1", " s1", 1),
+        ("s1", "S1", 2),
+        ("s1", "s2", 2),
+        ("Männer", normalize("NFD", "Männer"), 1),  # as a Mac may write it
+    ],
+)
+@pytest.mark.parametrize("place", ["reader", "group", "person"])
 def test_labels_are_one_but_for_blanks_and_those_of_other_case_are_named(
-    read, tmp_path, other, n_readers, place
+    read, tmp_path, label, other, n_readers, place
 ):
-    rows = [f"{who},i{k},1,The,30{k}" for k, who in enumerate(["s1", other])]
+    rows = [f"{who},i{k},1,The,30{k}" for k, who in enumerate([label, other])]
     (tmp_path / "times.csv").write_text("\n".join(["subject,item,position,word,rt", *rows]))
-    people = [f"p{k},{sex},1,{k % 2}" for k, sex in enumerate(["s1", other] * 3)]
+    people = [f"p{k},{sex},1,{k % 2}" for k, sex in enumerate([label, other] * 3)]
+    grades = [f"{who},q{k},{k % 2}" for who in (label, other, "s3") for k in range(4)]
     is_case = other == "S1"
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         if place == "reader":
             n = corpora.read_experiment(tmp_path / "times.csv").readings["subject"].nunique()
+        elif place == "person":
+            n = len(read("person,item,score", *grades, repeat="first").responses) - 1
         else:
             n = read("id,sex,q1,q2", *people, group="sex").groups["sex"].nunique()
     assert n == n_readers
