@@ -19,6 +19,7 @@ SUMS = set(
     "points punkte punktzahl lösungsquote scoring".split()
 )
 BESIDE = set("class overall grand n % percent standard max min score a b c d of all in the".split())
+COUNTS = ["n", "count", "counts", "valid n", "cases", "valid", "anzahl", "fälle", "nombre"]
 A_KEY = (
     r"(?i)((answer|correct)[ _]?)?key|((correct|right)[ _])?answers|(correct|right)[ _]answer|"
     r"lösung(en)?|corrigé|solutions?"
@@ -59,6 +60,9 @@ def only_persons(shape: Shape, key: pd.Series | None) -> pd.Series | None:
     if shape.items:
         return key
     is_sum = np.array([_is_sum(name) for name in names])
+    for row in np.flatnonzero(names.str.lower().isin(COUNTS)):  # how many answered each item
+        numbers = pd.to_numeric(shape.table.iloc[row], errors="coerce").dropna()
+        is_sum[row] |= len(numbers) > 0 and bool(numbers.ge(len(names) / 2).all())
     if is_sum.any() and not is_sum.all():
         shape.notes.append(f"rows {format_names(names[is_sum])} are no persons")
         shape.table = shape.table[~is_sum]

@@ -365,8 +365,11 @@ def _of_wide(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Shape
         if named and table[named].notna().any():
             person = named
         elif first in candidates and not is_numbered:
+            # a text of which few cells repeat may name persons who answered twice
             ids = table[first][~is_labelled]
-            person = first if is_unnamed or (ids.is_unique and ids.notna().all()) else None
+            is_text = not is_numeric(numbers_of(ids)) and not is_date(ids)
+            is_id = ids.is_unique or (is_text and ids.nunique() > 0.9 * len(ids))
+            person = first if is_unnamed or (is_id and ids.notna().all()) else None
     if person in (None, "rows"):
         numbers = (~is_labelled).cumsum().astype(str)
         names = pd.Index(numbers.mask(is_labelled, labels), name="person")

@@ -176,6 +176,24 @@ def test_strings_of_answers_under_a_header_are_split_into_items(read, name, n_it
     assert read(lines[0], f"KEY,A,{key}", *lines[1:]).responses.to_numpy().tolist() == by_hand
 
 
+@pytest.mark.parametrize("column", ["Email", "Kennung", "ID"])
+@pytest.mark.parametrize("name_of", ["u{}@x.de", "code-{}"])
+def test_a_person_who_answered_twice_is_one(read, column, name_of):
+    rows = [f"{name_of.format(k)},{k % 2},{k // 2 % 2}" for k in range(40)]
+    lines = [f"{column},q1,q2", *rows, rows[7]]
+    with pytest.raises(FrameError, match="1 of 40 persons occur twice.*repeat=latest"):
+        read(*lines)
+    assert read(*lines, repeat="latest").responses.shape == (40, 2)
+
+
+@pytest.mark.parametrize("name", ["N", "n", "Count", "Valid N", "Anzahl"])
+def test_a_row_that_counts_the_answers_is_no_person(read, name):
+    rows = [f"{k:03d},{k % 2},{k // 2 % 2}" for k in range(40)]
+    found = read("ID,q1,q2", *rows, "Mean,0.5,0.5", f"{name},40.0,40.0")
+    assert found.responses.shape == (40, 2) and found.level == "binary"
+    assert read("ID,q1,q2", *rows, f"{name},1,0").responses.shape == (41, 2)  # one of that name
+
+
 @pytest.mark.parametrize("name", ["Answers", "marked"])
 @pytest.mark.parametrize("short", ["ABCD", "ABCDEA"])
 def test_strings_of_answers_of_another_length_are_named(read, name, short):
