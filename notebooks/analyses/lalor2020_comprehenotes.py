@@ -149,22 +149,29 @@ def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) 
     weights /= weights.sum()
     correct = irt.curves.probability(theta, items).T
     probability = np.stack([1 - correct, correct], axis=1)  # (n_items, 2, n_nodes)
-    x = responses[items.index].to_numpy(float)
-    largest = {}
-    for subset in itertools.combinations(range(len(items)), size):
-        answers = x[:, subset]
-        answers = answers[~np.isnan(answers).any(axis=1)].astype(int)
-        # A pattern's number is its answers read as binary digits, the first item's foremost.
-        number = answers @ 2 ** np.arange(size)[::-1]
-        observed = np.bincount(number, minlength=2**size)
-        joint = weights
+    x = responses[items.index].to_numpy(float).T
+    given = np.stack([x == 0, x == 1], axis=1).astype(float)  # (n_items, 2, n_persons)
+
+    def joint(of_items: np.ndarray, subset: tuple[int, ...], start: np.ndarray) -> np.ndarray:
+        """Return the products of each pattern, the first item foremost, (n_patterns, n)."""
         for item in subset:
-            joint = joint[..., None, :] * probability[item]
-        expected = len(answers) * joint.sum(axis=-1).ravel()
-        frequent = expected >= 5
-        if frequent.any():
-            residual = (observed - expected)[frequent] ** 2 / expected[frequent]
-            largest[tuple(items.index[list(subset)])] = residual.max()
+            start = start[..., None, :] * of_items[item]
+        return start.reshape(-1, start.shape[-1])
+
+    largest = {}
+    for subset in itertools.combinations(range(len(items) - 1), size - 1):
+        later = slice(subset[-1] + 1, None)  # the last item of the subsets: all are counted at once
+        people = joint(given, subset, np.ones(len(responses)))
+        nodes = joint(probability, subset, weights)
+        observed = (people @ given[later].swapaxes(1, 2)).reshape(-1, 2**size)
+        expected = (nodes @ probability[later].swapaxes(1, 2)).reshape(-1, 2**size)
+        expected *= observed.sum(axis=1, keepdims=True)
+        residuals = (observed - expected) ** 2 / np.maximum(expected, 5)
+        residuals = np.where(expected >= 5, residuals, -1).max(axis=1)
+        names = items.index[list(subset)]
+        for last, residual in zip(items.index[later], residuals, strict=True):
+            if residual >= 0:
+                largest[*names, last] = residual
     return pd.Series(largest)
 
 
