@@ -30,6 +30,8 @@ A_SUM = "the sum or share of the others"
 NUMBERS_REPEATS = (
     r"(?i)file|.*(event|wave|visit|session|occasion|attempt|instance|messzeitpunkt|welle).*"
 )
+# behind a number the mark of an item that is worded the other way: "sat2_r", "sat5R"
+NUMBER_OF_ITEM = r"(?i)\W*\d+(?:[\W_]*(?:r|rev|reversed?|inv|neg|rec|recoded))?\W*$"
 PERCENT = r" *[\d.,]+ *% *"
 DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}.*"
 CODES = {7, 8, 9, 77, 88, 98, 99, 777, 888, 998, 999}  # usual ones of missing answers
@@ -228,7 +230,7 @@ def items_among(numbers: pd.DataFrame, certain: Sequence[str]) -> tuple[list[str
     low = numbers.min()
     high = numbers.max()
     n_values = numbers.nunique()
-    stems = pd.Series({n: re.sub(r"\W*\d+\W*$", "", str(n)) for n in numbers}, dtype=str)
+    stems = pd.Series({n: re.sub(NUMBER_OF_ITEM, "", str(n)) for n in numbers}, dtype=str)
     # points of a series of items that starts at 0 may be quarters, other numbers are whole
     steps_of_one = low.groupby(stems).transform("min").eq(0).map({True: 4, False: 1})
     whole = (numbers * steps_of_one % 1 == 0).where(numbers.notna(), True).all()

@@ -182,7 +182,13 @@ def with_times(
         for_none = table[name].map(frames.label_of, na_action="ignore").isin([*missing])
         if for_none.any():
             notes.append(f"{int(for_none.sum())} values of {column!r} stand for missing: {missing}")
-        table[name], others = _sniff.numbers_among(table[name].mask(for_none))
+        cells = table[name].mask(for_none).replace(r"(?i)(?<=\d) *ms$", "", regex=True)
+        table[name], others = _sniff.numbers_among(cells)
+        if len(others) and table[name].isna().all():
+            raise FrameError(
+                f"no value of {column!r} is a number: {format_names(others.unique())}; write "
+                "milliseconds, as 286, or name the columns of times: measure='...'"
+            )
         if len(others):
             said = f"{len(others)} values of {column!r} are no numbers and missing: "
             notes.append(said + format_names(others.unique()))

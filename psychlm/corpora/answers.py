@@ -451,7 +451,7 @@ def _answers(shape: Shape, key: pd.Series | None, told: dict[str, Any]) -> Answe
                 f"column {name!r} may count the persons of each row's pattern; repeat the rows "
                 f"(table.loc[table.index.repeat(table[{name!r}])]), or leave it out: drop={name}"
             )
-        certain = list(numbers) if level == "scores" else logical
+        certain = list(numbers) if level == "scores" else [*logical, *told["reverse"]]
         items, why = _answer_roles.items_among(numbers, certain)
         if key is not None:
             # beside a key only points from 0 on are items of their own

@@ -237,6 +237,16 @@ def test_files_of_programs_hold_the_words_and_times_that_were_written(name, tmp_
         assert corpus.questions.to_numpy().tolist() == [["p1", "main-1-a", 1.0]]
 
 
+@pytest.mark.parametrize("written", ["{:.0f} ms", "{:.0f}ms", "00:00:00.{:03.0f}", "fast{:.0f}"])
+def test_times_with_their_unit_are_read_and_texts_are_refused(written, read):
+    table = lab().assign(RT=[written.format(ms) for ms in study()["ms"].round()])
+    if "ms" in written:
+        check(read(table), study().assign(ms=lambda t: t["ms"].round()))
+    else:
+        with pytest.raises(FrameError, match="no value of 'RT' is a number: .*write milliseconds"):
+            read(table)
+
+
 @pytest.mark.parametrize("part", ["W", "Slide", "Region_"])
 @pytest.mark.parametrize("question", ["", "Question", "Comp"])
 def test_measures_of_words_are_no_answers_to_questions(part, question, read):
