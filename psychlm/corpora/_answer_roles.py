@@ -390,6 +390,12 @@ def warn_of_names(responses: pd.DataFrame, turned: Sequence[str], notes: list[st
         said = f"1 counts as right, also in {format_names(errors)}; if it is an error there, "
         notes.append(f"{said}reverse= names these items")
         warnings.warn(notes[-1], stacklevel=2)
+    marked = names[names.str.contains(r"(?i)\d[\W_]*(?:r|rev|reversed?)\W*$")].difference(turned)
+    if 0 < len(marked) < len(names) / 2:
+        said = (
+            f"{format_names(marked)} may be worded the other way; where they are not turned yet, "
+        )
+        notes.append(f"{said}reverse= names them")
     series = names.str.extract(r"(.+)[_.-](?:s|sample|run|rep|epoch|seed|try)(\d+)$")
     n_of_stem = series[0].value_counts()
     if series.notna().all(axis=None) and len(n_of_stem) > 1 and n_of_stem.min() > 1:

@@ -240,3 +240,22 @@ def test_percent_signs_and_texts_without_number_are_refused_with_what_helps(read
 def test_labels_of_the_shell_may_hold_commas():
     labels = roles.parsed({"labels": "Yes, rather=1,No=-0.5,1,0=2"})["labels"]
     assert labels == {"Yes, rather": 1, "No": -0.5, "1,0": 2}
+
+
+@pytest.mark.parametrize("mark", ["_r", "R", "_rev", ".recoded", " (r)"])
+def test_the_mark_of_a_reversed_item_makes_it_no_group(read, mark):
+    n = np.arange(60)
+    items = {f"sat{k}": (n * (k + 3)) % 5 + 1 for k in (1, 3, 4, 6)}
+    items |= {f"sat{k}{mark}": (n * (k + 3)) % 5 + 1 for k in (2, 5)}
+    lines = pd.DataFrame(items, pd.Index(n, name="vp")).to_csv().splitlines()
+    found = read(*lines)
+    assert found.responses.shape == (60, 6)
+    assert ("may be worded the other way" in found.recognised) == ("recoded" not in mark)
+    turned = read(*lines, reverse=[f"sat2{mark}"]).responses
+    assert turned[f"sat2{mark}"].tolist() == (6 - items[f"sat2{mark}"]).tolist()
+
+
+def test_items_told_to_be_reversed_are_items(read):
+    rows = [f"p{k},{k % 5 + 1},{(k + 1) % 5 + 1},{5 - k % 5}" for k in range(40)]
+    lines = ["id,item1,item2,bored", *rows]
+    assert read(*lines, reverse=["bored"]).responses.shape == (40, 3)
