@@ -243,6 +243,11 @@ def irt_score(
     known = items.isin(fitted.items.index.astype(str))
     if not known.all():
         say(f"items that {fit} lacks are not scored: {', '.join(items[~known])}", err=True)
+    without = fitted.items.index.astype(str).difference(items)
+    if len(without):
+        n = len(fitted.items)
+        said = f"abilities rest on {n - len(without)} of the {n} items of {fit}"
+        say(f"psychlm: {said}; without answers: {', '.join(without)}", err=True)
     if isinstance(answered, Repeated):
         abilities = fitted.score(answered.select(items=items[known]), method)
     else:
@@ -290,6 +295,7 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
     """Return ``score`` and ``cluster`` of a table, by its columns of ids or by its first column."""
     import pandas as pd
 
+    from psychlm.corpora._formats import GRADES
     from psychlm.corpora._sniff import numbers_of, read_table, unique_columns
     from psychlm.frames import FrameError
 
@@ -297,7 +303,9 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
     table = unique_columns(read_table(path).cells)
     text = [name for name in keys if name in table and name != "word_id"] or [table.columns[0]]
     for name in table.columns.difference([*text, cluster]):
-        table[name] = numbers_of(table[name].mask(table[name].eq("NA")))
+        cells = table[name].mask(table[name].eq("NA"))
+        grades = cells.astype("str").str.casefold().map(GRADES)
+        table[name] = grades if grades.notna().eq(cells.notna()).all() else numbers_of(cells)
     labels = [name for name in keys if name in table] or [table.columns[0]]
     numbers = table.select_dtypes(["number", "bool"]).columns.difference([*labels, cluster])
     value = value or (numbers[0] if len(numbers) == 1 else "--value")

@@ -147,7 +147,9 @@ def test(
         try:
             mean, sd = map(float, scale.split(","))
         except ValueError:
-            raise click.BadParameter(f"--scale {scale}; write mean,sd as 500,100") from None
+            sd = 0.0
+        if not sd > 0:
+            raise click.BadParameter(f"--scale {scale}; write mean,sd as 500,100")
         values["scale"] = [mean, sd]
     write("test", name, values, out, parameters)
 

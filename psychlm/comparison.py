@@ -30,6 +30,8 @@ from psychlm.frames import (
 from psychlm.stats import holm
 
 POWER = 0.8  # of the minimal detectable difference
+OF_TWO = "; scores of one model, a row an item, are compared with another's: compare(a, b) of two "
+OF_TWO += "columns, psychlm compare A.csv B.csv"
 NEAR = 1.05  # standard errors at most 5 % larger than those of repeats without end
 CELLS = 2**22  # resampled values held at once (32 MB)
 SAME = "cannot be told apart at this size"
@@ -488,7 +490,7 @@ def _rank(
     if method not in ("means", "irt"):
         raise ValueError(f"method {method!r} is unknown; choose 'means' or 'irt'")
     if len(frame) < 2 or not frame.index.is_unique or not frame.columns.is_unique:
-        raise ValueError("a comparison needs two models (rows), and one of each model and item")
+        raise ValueError(f"a comparison needs two models (rows), each model and item once{OF_TWO}")
     message = ""
     if group is not None and (method != "irt" or isinstance(model, irt.IRTFit)):
         raise ValueError("group takes method='irt' and the name of a model that is fitted to all")
@@ -543,6 +545,11 @@ def _by_means(
             f"{missing.mean():.0%} of the cells are empty: models were asked other items, and "
             "their means are not comparable; method='irt' puts them on one scale; else leave out "
             "models or items (frame.dropna(axis='columns') keeps what all were asked)"
+        )
+    if values.shape[1] < 2:
+        raise FrameError(
+            f"each row is a model, with scores of {values.shape[1]} item, and a comparison needs 2 "
+            f"items{OF_TWO}"
         )
     binary = bool(np.isin(values, (0, 1)).all())
     single = _test(values, codes, False, level)

@@ -50,6 +50,12 @@ def refuse(kind: str, names: Iterable[Hashable], flaw: str) -> None:
         raise FrameError(f"{kind} {format_names(names)} {flaw}")
 
 
+def one_column(values: Any) -> Any:
+    """Return the column of a frame of one column; anything else as it is."""
+    is_one = isinstance(values, pd.DataFrame) and values.shape[1] == 1
+    return values.iloc[:, 0] if is_one else values
+
+
 def by_person(persons: pd.Index, values: pd.Series | Sequence, name: str) -> pd.Series:
     """Return a value for each person, in the order of ``persons``.
 
@@ -59,6 +65,7 @@ def by_person(persons: pd.Index, values: pd.Series | Sequence, name: str) -> pd.
     >>> by_person(pd.Index(["p1", "p2"]), pd.Series({"p2": "b", "p1": "a"}), "group").tolist()
     ['a', 'b']
     """
+    values = one_column(values)
     if not isinstance(values, pd.Series):
         given = np.asarray(values)
         if given.shape != (len(persons),):
@@ -155,11 +162,13 @@ def check_responses(
         )
     persons = responses.index
     items = responses.columns
-    if persons.nlevels > 1 or items.nlevels > 1:
-        raise FrameError(
-            "persons and items have one name each, not the levels of a MultiIndex; join them: "
-            "responses.set_axis(responses.index.map('{0[0]}-{0[1]}'.format))"
-        )
+    for axis, labels in {"index": persons, "columns": items}.items():
+        if labels.nlevels > 1:
+            raise FrameError(
+                "persons and items have one name each, not the levels of a MultiIndex; join them: "
+                f"responses.set_axis(responses.{axis}.map('{{0[0]}}-{{0[1]}}'.format), "
+                f"axis='{axis}')"
+            )
     axes = {"persons": "~responses.index", "items": ":, ~responses.columns"}
     for (what, axis), labels in zip(axes.items(), (persons, items), strict=True):
         blank = labels.isna() | (labels.astype(str).str.strip() == "")

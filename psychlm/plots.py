@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 
 from psychlm import report
 from psychlm._shaded_text import text as text  # noqa: PLC0414
+from psychlm.frames import refuse
 from psychlm.stats import holm
 
 # colour-blind safe: Okabe & Ito (2008)
@@ -168,8 +169,14 @@ def wright_map(
     """
     ax = ax or plt.gca()
     colour = POPULATION_COLOURS["transformer"]
+    finite = theta[np.isfinite(theta)]  # of all right or all wrong answers it may be infinite
+    n_infinite = theta.notna().sum() - len(finite)
+    ax.set_xlabel(
+        f"persons (without {n_infinite} of infinite ability)" if n_infinite else "persons"
+    )
+    theta = finite
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
-    ax.set(xlabel="persons", ylabel=_with_unit("ability, difficulty", unit))
+    ax.set_ylabel(_with_unit("ability, difficulty", unit))
     named = len(difficulty) <= LABELLED_ITEMS
     ticks = ax.twiny()
     ticks.set(xlim=(1.9 if named else 1, -0.02), xticks=[])
@@ -208,6 +215,8 @@ def item_curves(
     >>> item_curves(fit, ["LSAT 1"], lsat, ax=plt.figure().gca()).get_ylabel()
     'P(correct)'
     """
+    items = [items] if isinstance(items, str) else list(items)
+    refuse("items", [name for name in items if name not in fit.items.index], "are not of this fit")
     ax = ax or plt.gca()
     theta = _abilities(fit)
     table = fit.probability(theta)

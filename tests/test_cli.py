@@ -53,6 +53,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("irt score fit.json answers.csv --out x.xlsx", "ends in none of .csv"),
         ("irt score fit.json answers.csv --out answers.csv", "is the input"),
         ("irt fit answers.csv --out answers.csv", "ends in none of .json"),
+        ("card test --scale 500,-100", "write mean,sd as 500,100"),
+        ("card test --scale 500", "write mean,sd as 500,100"),
         ("irt fit nowhere.csv --out new.json", "nowhere.csv does not exist"),
         ("irt fit ratings.csv --out new.json", "grade the answers"),
         ("irt fit answers.csv --out new.json --prior b=3", "write NAME=KIND:A,B"),
@@ -104,7 +106,12 @@ def test_every_person_of_the_file_has_a_row_of_scores_one_with_blanks_too(tmp_pa
     table.iloc[:1, 1:3] = np.nan
     table.iloc[:1].to_csv(tmp_path / "one.csv", index_label="id")
     expected = irt.IRTFit.from_json("fit.json").score(table.iloc[:1].dropna(axis=1))
-    row = run("irt", "score", "fit.json", tmp_path / "one.csv").stdout.splitlines()[1].split(",")
+    said = run("irt", "score", "fit.json", tmp_path / "one.csv")
+    row = said.stdout.splitlines()[1].split(",")
+    assert "abilities rest on 5 of the 5" not in said.stderr
+    table.drop(columns=table.columns[1]).to_csv(tmp_path / "four.csv", index_label="id")
+    short = run("irt", "score", "fit.json", tmp_path / "four.csv").stderr
+    assert f"rest on 4 of the 5 items of fit.json; without answers: {table.columns[1]}" in short
     assert [float(cell) for cell in row[1:]] == pytest.approx(expected.iloc[0].tolist())
 
 

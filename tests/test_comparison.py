@@ -218,6 +218,12 @@ def test_the_command_compares_two_files_and_ranks_one(tmp_path):
     assert "has no columns ['gaze_ms']" in refused("compare", *files, "--value", "gaze_ms")
     for other in ([*files, "--method", "irt"], [files[0], "--value", "x"]):
         assert "two files" in refused("compare", *other)
+    right = pd.DataFrame({"item_id": range(6), "correct": [True, False, True, True, False, True]})
+    for name in "ab":
+        right.to_csv(tmp_path / f"{name}.csv", index=False)
+        right["correct"] = ~right["correct"]
+    assert "a 0.6667, b 0.3333 on 6 items" in run("compare", *files).output
+    assert "psychlm compare A.csv B.csv" in refused("compare", files[0])  # one file forgotten
     bank = corpora.metabench("arc").iloc[:4]
     bank.reset_index().to_csv(tmp_path / "models.csv", index=False)
     said = run("compare", tmp_path / "models.csv", "--out", tmp_path / "pairs.csv").output

@@ -69,6 +69,16 @@ def test_right_values_of_any_type_are_responses_and_scores(values: list, kind: s
     assert psychlm.compare(column, pd.Series(1, column.index)).difference == -0.5
 
 
+@pytest.mark.parametrize("axis", ["index", "columns"])
+def test_names_of_several_levels_are_joined_as_the_refusal_says(axis: str) -> None:
+    responses = pd.DataFrame([[0, 1], [1, 0]])
+    several = responses.set_axis(pd.MultiIndex.from_product([["a"], ["1", "2"]]), axis=axis)
+    with pytest.raises(FrameError, match="MultiIndex; join them: ") as refused:
+        frames.check_responses(several)
+    advised = eval(str(refused.value).split("join them: ")[1], {"responses": several})
+    assert getattr(frames.check_responses(advised), axis).tolist() == ["a-1", "a-2"]
+
+
 def test_numbers_as_text_are_responses_when_the_advice_is_taken() -> None:
     responses = answers(q0=["1", "0"], q1=["0.0", None])
     with pytest.raises(FrameError, match=r"become numbers with responses\.astype\(float\)"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -121,7 +121,7 @@ def check_size(
     return checked
 
 
-def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
+def distractors(answers: pd.DataFrame, key: pd.Series | Mapping[str, object]) -> pd.DataFrame:
     """Return who chooses which answer: shares, and correlations with the score on other items.
 
     ``answers`` (persons x items) are what was chosen, as text, NaN where nothing was; ``key`` has
@@ -137,7 +137,7 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     >>> distractors(answers, pd.Series({"q1": "B", "q2": "A", "q3": "A"}))["suspect"].tolist()
     [True, False, False, False, False, False, False, False]
     """
-    key = key.dropna()
+    key = pd.Series(key, dtype=object).dropna()
     refuse("items", key.index[key.index.duplicated()], "have two keys; keep one of each")
     refuse("items", answers.columns.difference(key.index), "have no key; give one, or drop them")
     answers = answers.astype(object).where(answers.notna(), None)

@@ -267,7 +267,13 @@ def _test_takers(
             of_person = kept.setdefault(str(person), {})
             if str(name) not in of_person:
                 given = takers[person](name)
-                of_person[str(name)] = None if pd.isna(given) else float(given)
+                try:
+                    of_person[str(name)] = None if pd.isna(given) else float(given)
+                except (TypeError, ValueError):
+                    said = f"{person!r} answered {given!r} to item {name!r}, which is no number"
+                    raise FrameError(
+                        f"{said}; give 1 for right, 0 for wrong, or a rating"
+                    ) from None
                 if file is not None:
                     with data.atomic_write(file) as part:
                         part.write_text(json.dumps(kept), encoding="utf-8")

@@ -20,7 +20,7 @@ from scipy.special import xlogy
 from scipy.stats import chi2, norm
 
 from psychlm._formatting import PaperTables
-from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.frames import FrameError, check_responses, format_names, one_column
 from psychlm.irt._fit import fit as fit_model
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
 from psychlm.irt.priors import LogNormal, Prior
@@ -85,6 +85,7 @@ def compared_persons(
     Others are left out, with a warning that names them; ``most`` groups are taken.
     """
     checked = check_responses(responses, ratings=ratings)
+    group = one_column(group)
     if not isinstance(group, pd.Series) and len(group) == len(checked):
         group = pd.Series(np.asarray(group, dtype=object), checked.index)
     if isinstance(group, pd.Series):
@@ -197,8 +198,9 @@ def mantel_haenszel(
     Returns
     -------
     MantelHaenszel
-        ``items`` has ``odds_ratio``, ``log_odds`` (above 0: harder for the focal group) and ``se``
-        (Robins, Breslow & Greenland 1986); ``delta`` = -2.35 log odds and ``se_delta``; ``chi2``
+        ``items`` has ``odds_ratio``, ``log_odds`` (above 0: harder for the focal group, as ETS and
+        difR's ``difMH`` have it; :func:`dif_logistic` has the other sign) and ``se`` (Robins,
+        Breslow & Greenland 1986); ``delta`` = -2.35 log odds and ``se_delta``; ``chi2``
         with continuity correction, ``p``, ``p_adjusted`` (Holm); ``std_p_dif``, the difference
         focal less reference in proportions correct, standardised to the focal group's scores
         (Dorans & Kulick 1986); ``ets``, class A (negligible: \|delta\| < 1 or not significant), C
@@ -389,7 +391,8 @@ def dif_logistic(
     DataFrame, one row per item
         ``chi2``, ``df``, ``p`` and ``p_adjusted`` (Holm) of both kinds of DIF together (2 degrees
         of freedom for each group but one), ``p_uniform`` (group) and ``p_nonuniform`` (its
-        interaction with z); ``log_odds`` of the focal group without interaction, and ``se``;
+        interaction with z); ``log_odds`` of the focal group without interaction (above 0: easier
+        for it, as difR's ``difLogistic``; :func:`mantel_haenszel` has the other sign), and ``se``;
         ``delta_r2``, the gain in Nagelkerke's R^2, with its ``class``: A (not significant or below
         0.035), B or C (at least 0.070); ``n_used`` persons, also by group (``n_used_a``, ...). NaN
         where an item is answered alike by all, or separated by the score; ``log_odds`` and ``se``

@@ -245,7 +245,7 @@ def test_a_choice_of_the_able_is_suspect_where_nobody_chose_the_key():
     )
     key = pd.Series("A", answers.columns)
     answers["q0"] = answers["q0"].map({"A": "C", "B": "D"})  # the key A is chosen by nobody
-    found = ctt.distractors(answers, key)["suspect"]
+    found = ctt.distractors(answers, dict(key))["suspect"]
     assert found["q0"].to_dict() == {"C": True, "D": False}
     assert not found.drop("q0", level="item").any()
 

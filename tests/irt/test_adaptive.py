@@ -166,6 +166,8 @@ def test_a_test_that_was_stopped_goes_on_from_its_answers(bank, people, rule, tm
         run(first, answers=file)
     same(run(second, answers=file), whole, "p")
     assert [*first.items, *second.items] == list(whole.asked.loc["p"])
+    with pytest.raises(FrameError, match="'p' answered 'yes' to item .*give 1 for right"):
+        run(lambda item: "yes")
     with pytest.raises(FrameError, match="this bank has not"):
         irt.adaptive_test(bank.rename(index=str.upper), {"p": second}, answers=file)
 

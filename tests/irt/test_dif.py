@@ -178,6 +178,8 @@ def test_malformed_groups_are_refused_by_name(test, message):
     responses, group = two_populations(np.random.default_rng(14), n=20, n_items=4)
     with pytest.raises(FrameError, match=message):
         test(responses, group)
+    of_frame = mantel_haenszel(responses, group.to_frame("group")[::-1]).items
+    pd.testing.assert_frame_equal(of_frame, mantel_haenszel(responses, group).items)
 
 
 @pytest.mark.parametrize("n_strata", [0, 1, 2.5])

@@ -167,6 +167,15 @@ def test_drawn_curves_are_those_of_the_model_and_points_the_observed_shares():
     group = np.clip(np.searchsorted(tenths, theta) - 1, 0, None)
     np.testing.assert_allclose(points, [data[item][group == g].mean() for g in np.unique(group)])
     plt.close()
+    of_name = plots.item_curves(fit, item, ax=plt.figure().gca())  # a name is no list of letters
+    np.testing.assert_allclose(of_name.lines[0].get_ydata(), y)
+    with pytest.raises(ValueError, match="are not of this fit"):
+        plots.item_curves(fit, ["zz"])
+    infinite = fit.score(data, "ml")["theta"]
+    ax = plots.wright_map(infinite, fit.items["b"], ax=plt.figure().gca())
+    n = np.isinf(infinite).sum()
+    assert n and ax.get_xlabel() == f"persons (without {n} of infinite ability)"
+    plt.close("all")
 
 
 @pytest.mark.parametrize(
