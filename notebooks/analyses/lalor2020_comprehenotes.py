@@ -158,6 +158,7 @@ def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) 
             start = start[..., None, :] * of_items[item]
         return start.reshape(-1, start.shape[-1])
 
+    names = items.index.tolist()
     largest = {}
     for subset in itertools.combinations(range(len(items) - 1), size - 1):
         later = slice(subset[-1] + 1, None)  # the last item of the subsets: all are counted at once
@@ -168,10 +169,10 @@ def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) 
         expected *= observed.sum(axis=1, keepdims=True)
         residuals = (observed - expected) ** 2 / np.maximum(expected, 5)
         residuals = np.where(expected >= 5, residuals, -1).max(axis=1)
-        names = items.index[list(subset)]
-        for last, residual in zip(items.index[later], residuals, strict=True):
+        first = [names[item] for item in subset]
+        for last, residual in zip(names[later], residuals, strict=True):
             if residual >= 0:
-                largest[*names, last] = residual
+                largest[*first, last] = residual
     return pd.Series(largest)
 
 
