@@ -568,8 +568,11 @@ def without_marks(words: pd.Series) -> pd.Series:
     >>> without_marks(pd.Series(["cafe\u0301", "\u0915\u093f\u0924\u093e\u092c"])).map(len).tolist()
     [4, 3]
     """
-    composed = words.str.normalize("NFC")
-    return composed.map(lambda word: regex.sub(r"[\p{M}\p{Cf}]", "", word), na_action="ignore")
+
+    def unmarked(word: str) -> str:
+        return word if word.isascii() else regex.sub(r"[\p{M}\p{Cf}]", "", word)
+
+    return words.str.normalize("NFC").map(unmarked, na_action="ignore")
 
 
 def word_shape(words: pd.Series) -> pd.Series:

@@ -176,7 +176,8 @@ class Problem:
         blocks = of_group.T @ half + identity
         log_det = float(np.linalg.slogdet(blocks)[1].sum())
         within = np.linalg.inv(blocks)
-        lzx = of_group.T @ scaled(self.zx)
+        zx = scaled(self.zx)
+        lzx = of_group.T @ zx
         border = within @ lzx
         # What is left of the dense columns: R with L from the right only, S with L on both sides.
         left = (of_group.T @ self.zx).reshape(-1, len(self.xx))
@@ -214,7 +215,7 @@ class Problem:
             beta[part.columns] = sol[part.columns] @ factor.T
         error_z = self.zy - np.einsum("grs,gs->gr", self.zz, b) - self.zx @ beta
         error_x = self.xy - self.xx @ beta - np.einsum("grq,gr->q", self.zx, b)
-        carried = half @ border - scaled(self.zx)
+        carried = half @ border - zx
         w_group = np.einsum("gab,gbc->ac", half, within)
         w_group = w_group + np.einsum("gaq,qp,gcp->ac", carried, of_det, border, optimize=True)
         w_dense = reduced @ of_det

@@ -198,10 +198,14 @@ class Runner:
                 raise
             return {name: future.result() for name, future in futures.items()}
 
-    def place(self, notebook: Notebook) -> tuple[bool, float]:
-        """Return the key of the order to start in: FIRST, then the longest by their last run."""
+    def place(self, notebook: Notebook) -> tuple[bool, float, int]:
+        """Return the key of the order to start in: FIRST, then the longest by their last run.
+
+        Those that never ran begin with the last, since the first ones, the cards, are short.
+        """
         last = index.read_report(self.reports / f"{notebook.name}.json") or {}
-        return notebook.number not in FIRST, -(last.get("seconds") or 0.0)
+        seconds = last.get("seconds") or 0.0
+        return notebook.number not in FIRST, -seconds, -int(notebook.number)
 
     def serve_kernels(self) -> subprocess.Popen[bytes]:
         """Start the process of which kernels are copies (kernels.py); where it fails they are not.
