@@ -201,11 +201,14 @@ class Runner:
     def place(self, notebook: Notebook) -> tuple[bool, float, int]:
         """Return the key of the order to start in: FIRST, then the longest by their last run.
 
-        Those that never ran begin with the last, since the first ones, the cards, are short.
+        Others that never ran begin with the last one, since the first, the cards, are short.
         """
         last = index.read_report(self.reports / f"{notebook.name}.json") or {}
         seconds = last.get("seconds") or 0.0
-        return notebook.number not in FIRST, -seconds, -int(notebook.number)
+        number = int(notebook.number)
+        if notebook.number in FIRST:
+            return False, -seconds, number
+        return True, -seconds, -number
 
     def serve_kernels(self) -> subprocess.Popen[bytes]:
         """Start the process of which kernels are copies (kernels.py); where it fails they are not.
