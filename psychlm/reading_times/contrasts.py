@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -168,11 +169,23 @@ def is_ordered(values: pd.Series) -> bool:
 
 def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
     """Raise a :class:`FrameError` if the data lack a variable of a formula."""
+    names = list(names)
     absent = [name for name in names if name not in data.columns]
     if absent:
         of_several = [n for n in map(str, data.columns) if not n.isidentifier()]
         alike = [n for n in of_several if any(part in n.lower() for part in map(str.lower, absent))]
         hint = f"; in backticks, as in R, `{alike[0]}` is a variable" if alike else ""
+        if "% in %" in absent[0]:
+            hint = "; a %in% b is written a:b"
+        elif re.search(r"[<>=!+*/%]", absent[0]):
+            hint = f"; what is computed stands in I(), as I({absent[0]})"
+        elif {normalize("NFC", name) for name in absent} & {
+            normalize("NFC", str(name)) for name in data
+        }:
+            hint = "; letters with accents are stored in two ways: write the name as the data do"
         raise FrameError(
             f"formula variables not found in the data: {absent}; it has {list(data.columns)}{hint}"
         )
+    twice = [name for name in dict.fromkeys(names) if (data.columns == name).sum() > 1]
+    if twice:
+        raise FrameError(f"several columns are named {twice}; rename or drop all but one of each")

@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import regex
 from patsy import ModelDesc, PatsyError
 from patsy.parse_formula import ParseNode, parse_formula
 from scipy.interpolate import BSpline
@@ -302,13 +303,13 @@ def parse(text: str, contrasts: Mapping[str, Contrast] | None = None) -> Formula
     expressions: dict[str, Expression] = {}
     right, bars = _take_bars(right, text, expressions)
     outside = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`", "", right)
-    for _ in range(3):  # without the arguments of functions, the inner ones first
-        outside = re.sub(r"\w\([^()]*\)", "", outside)
+    outside = regex.sub(r"\w(\((?:[^()]|(?1))*\))", "", outside)  # without arguments of functions
     if "~" in outside:
         raise FormulaError(f"{text!r} has two ~; a formula has one")
     if re.search(r"-|(^|[+(])\s*0\b", outside):
         raise FormulaError(
-            f"{text!r}: terms cannot be taken away (the intercept stays); name those you want"
+            f"{text!r} has terms taken away, which the native engine does not read (it keeps the "
+            "intercept)"
         )
     _, ordered, added = _expand(right, text, expressions)
     offsets = tuple(term.variables[0] for term in added if term.kind == "offset")

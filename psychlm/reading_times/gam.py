@@ -107,6 +107,8 @@ def fit(
             f"family, discrete and r_arguments are R's, and backend={backend!r} has none of "
             "them; set backend='mgcv' or 'lme4'"
         )
+    if not isinstance(readings, pd.DataFrame):
+        raise FrameError(f"readings are a {type(readings).__name__}, not a DataFrame of rows")
     readings = plain(readings)
     if weights is not None:
         if backend == "pygam":

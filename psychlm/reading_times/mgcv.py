@@ -200,7 +200,7 @@ def fields_of(part: dict[str, Any], dof: float | Floats, used: pd.DataFrame) -> 
     scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
     numbers = {name: float(part[name][0]) for name in scalars if name in part}
     estimate = np.asarray(part["estimate"])
-    covariance = np.asarray(part["covariance"]).reshape(len(estimate), -1)
+    covariance = np.asarray(part["covariance"]).reshape(len(estimate), len(estimate))
     return {
         **numbers,
         **coefficient_tables([*map(str, part["names"])], estimate, covariance, dof),

@@ -232,6 +232,9 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
             flaw = "is a boolean by=, which mgcv refuses: make it text (a smooth each) or 0 and 1"
         elif name in linear and not numeric and infer_dtype(values) in NUMBERS:
             flaw = "holds numbers as objects, so as labels: make it numbers, or text for a factor"
+        elif name in linear and not numeric and _is_numbers_as_text(values):
+            flaw = f"is text of many numbers, each a level; make it numbers: readings[{name!r}]"
+            flaw += ".astype(float)"
         elif infer_dtype(values) in ("mixed", "mixed-integer"):
             flaw = f"holds labels of several types; make them text: readings[{name!r}].astype(str)"
         elif name in linear and pd.api.types.is_datetime64_any_dtype(values):
@@ -246,6 +249,13 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
         else:
             continue
         raise FrameError(f"predictor {name!r} {flaw}")
+
+
+def _is_numbers_as_text(values: pd.Series) -> bool:
+    """Return whether text holds numbers most of which differ, as no factor's levels do."""
+    if 2 * values.nunique() <= len(values):
+        return False
+    return bool(pd.to_numeric(values.astype(str), errors="coerce").notna().all())
 
 
 def check_response(data: pd.DataFrame, response: str) -> None:

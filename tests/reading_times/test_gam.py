@@ -2,6 +2,8 @@
 readers against mgcv 1.8-41's ``bam(method="fREML", discrete=TRUE)``, stored since it takes a
 minute."""
 
+import unicodedata
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -70,6 +72,36 @@ def test_an_interaction_with_a_smooth_names_what_to_write_and_that_fits() -> Non
             reading.fit(data, text)
     fit = reading.fit(data, "y ~ cond + s(x, by=cond)", backend="native")
     assert len(fit.smooths) == 2
+
+
+NFC, NFD = (unicodedata.normalize(form, "Länge") for form in ("NFC", "NFD"))
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "says"),
+    [
+        ({}, "y_ms ~ (x > 5) + z", r"stands in I\(\), as I\(x > 5\)"),
+        ({}, "y_ms ~ x %in% g", "a %in% b is written a:b"),
+        ({NFD: 1.0}, f"y_ms ~ {NFC}", "stored in two ways"),
+        ({"x": lambda table: table["x"].astype(str)}, "y_ms ~ x", r"\['x'\].astype\(float\)"),
+    ],
+)
+def test_what_the_data_do_not_have_is_named_with_what_to_write(frame, change, text, says):
+    with pytest.raises(FrameError, match=says):
+        reading.fit(frame.assign(**change), text)
+
+
+def test_columns_of_one_name_and_other_data_than_frames_are_named(frame):
+    with pytest.raises(FrameError, match=r"several columns are named \['x'\]"):
+        reading.fit(pd.concat([frame, frame[["x"]]], axis=1), "y_ms ~ x")
+    with pytest.raises(FrameError, match="readings are a dict"):
+        reading.fit(dict(frame), "y_ms ~ x")
+
+
+def test_a_minus_within_a_function_takes_no_term_away(frame):
+    found = reading.fit(frame, "y_ms ~ x + I((z - 5)^2)", backend="native")
+    made = reading.fit(frame.assign(made=(frame["z"] - 5) ** 2), "y_ms ~ x + made")
+    np.testing.assert_allclose(found.coefficients, made.coefficients)
 
 
 def test_plain_regression_equals_statsmodels(frame):

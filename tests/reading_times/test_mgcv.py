@@ -303,6 +303,13 @@ def test_numbers_as_text_are_no_numbers_of_levels(simulated, kind, backend):
     np.testing.assert_allclose(told.coefficients, expected.coefficients, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:fitted by R:RuntimeWarning")
+def test_a_smooth_alone_has_no_coefficient(simulated):
+    found = reading.fit(simulated, "gaze_ms ~ s(bits) - 1")
+    assert found.coefficients.empty and list(found.smooths.index) == ["s(bits)"]
+    assert np.isfinite(found.loglik)
+
+
 def test_warnings_of_r_become_those_of_python(simulated):
     with pytest.warns(RuntimeWarning, match="mgcv: .*repeated 1-d smooths"):
         reading.fit(simulated, 'gaze_ms ~ s(position) + s(position, bs="cr")', backend="mgcv")
