@@ -15,6 +15,7 @@ Schuler 2024)
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("surprisal_bits", "n_tokens", "entropy_bits", "rank")
 
+TYPOGRAPHIC = "[‘’‚“”„–—…]"
 NO_CONTEXT = "nothing stands before this word (bos=None)"
 NO_MEMORY = "out of memory with this text by itself"
 NOT_A_NUMBER = "the model gave NaN"
@@ -151,6 +153,11 @@ def surprisal(
     prepared, changes = prepare_words(frame, clean=clean)
     if is_text:  # words of a text are returned as they are scored, those of a frame as given
         frame = prepared.sort_index()
+    n_marked = int(prepared["word"].str.contains(TYPOGRAPHIC).sum())
+    if n_marked and getattr(model, "name", model) == "default":
+        said = f"{n_marked} words have typographic marks (’ “ ” – …), which the default model has "
+        said += "hardly read, so that their surprisal is far too high: write ' \" - ..., or choose "
+        warnings.warn(f"{said}another model", RuntimeWarning, stacklevel=2)
     texts = documents(prepared)
     options: dict[str, Any] = {"correction": correction, "stride": stride, "bos": bos}
     options |= {"context": context, "entropy": entropy, "rank": rank}

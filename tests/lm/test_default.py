@@ -5,6 +5,7 @@ corpus (de Varda et al. 2023); the trigram that teaches it with Kneser and Ney's
 out in loops."""
 
 import json
+import warnings
 from pathlib import Path
 
 import build_language_model as train
@@ -57,3 +58,13 @@ def test_what_is_exported_opens_as_the_default_does(monkeypatch, tmp_path: Path)
     assert scored["surprisal_bits"].sum() == pytest.approx(nats / np.log(2), rel=1e-2)  # float16
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["measured"]["step"] == 4
+
+
+@pytest.mark.parametrize("text", ["I don’t go.", "She said “go” now.", "Wait… now.", "Yes – no."])
+def test_typographic_marks_that_the_default_model_has_not_read_are_named(text) -> None:
+    with pytest.warns(RuntimeWarning, match="1 words have typographic marks"):
+        marked = lm.surprisal(text, cache=False)
+    plain = text.translate(str.maketrans({"’": "'", "“": '"', "”": '"', "–": "-", "…": "..."}))
+    with warnings.catch_warnings(action="error"):
+        advised = lm.surprisal(plain, lm.load("default"), cache=False)
+    assert advised["surprisal_bits"].max() < marked["surprisal_bits"].max() - 30
