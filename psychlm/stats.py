@@ -152,10 +152,14 @@ def draw_groups(groups: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]
     >>> set(rows.tolist()) in ({0, 1}, {2}, {0, 1, 2})
     True
     """
-    _, codes = np.unique(np.asarray(groups), return_inverse=True)
-    order = np.argsort(codes, kind="stable")
-    members = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    return np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])
+    _, codes, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    rows = np.argsort(codes, kind="stable")  # those of each group side by side
+    begins = np.cumsum(sizes) - sizes
+    drawn = rng.integers(len(sizes), size=len(sizes))
+    # The k-th row of a drawn group is the k-th after the group's first.
+    n_drawn = sizes[drawn]
+    k = np.arange(n_drawn.sum()) - np.repeat(np.cumsum(n_drawn) - n_drawn, n_drawn)
+    return rows[np.repeat(begins[drawn], n_drawn) + k]
 
 
 def correlation(
