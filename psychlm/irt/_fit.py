@@ -1,8 +1,8 @@
 """Fit an item response model: check, compress, climb, refine, standard errors, result.
 
-``solve`` is the algorithm for all: from every start a few EM steps, where they go item by item,
-then Newton's method and, with guessing, other starts of single items, again on finer grids until a
-finer one changes nothing. The rooms are the specification, its engine, starts, the climb, errors.
+``solve`` is the algorithm for all: from every start a few EM steps, then Newton's method (of many
+items EM alone) and, with guessing, other starts of single items, again on finer grids until a finer
+one changes nothing. The rooms are the specification, its engine, starts, EM, the climb, errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psychlm.frames import Repeated, format_names
 from psychlm.irt._repeats import correlation_of_repeats
 from psychlm.irt.arrays import host
 from psychlm.irt.climb import climb
-from psychlm.irt.em import squarem, turned
+from psychlm.irt.em import LOGLIK_TOLERANCE, squarem, turned
 from psychlm.irt.engine import LARGEST_LOG_SD, Engine, Settings
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, SMALLEST_STEP, QuadratureGrid
 from psychlm.irt.priors import Prior
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 AT_BOUND = 2e-6  # distance of an asymptote from 0 and 1 at which it has no error
 DEPENDENT = 0.05  # intraclass correlation of repeats given ability that is worth a warning
+MOST_PARAMETERS = 5_000  # of which the information is built whole, at the end
 SMALL_GAIN = 1e-3  # nats, that another start must gain at the end
 
 
@@ -235,12 +236,14 @@ def solve(
         ends = [finish(em, begin) for begin in starts_of(em, start)]
         x, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
         posterior, _ = em.expect(x)
-        if spec.item_by_item:
+        if em.scale_is_free and spec.model.dichotomous:
             x = turned(em, x, posterior)
         values, mean, sd = map(host, em.unpack(x))
         blocks = np.full((values.shape[1], len(values), len(values)), np.nan)
         variances = np.full((2, len(sd)), np.nan)
         covariance = None
+        too_many = standard_errors and len(x) > MOST_PARAMETERS and not em.has_own_curves
+        standard_errors = standard_errors and not too_many
         if standard_errors:
             blocks, variances, covariance = errors_of(em, x, spec, sandwich)
         se_mean, se_log_sd = np.sqrt(variances)
@@ -260,8 +263,15 @@ def solve(
     marks["at_bound"] = (free & ended).any(0) & has_upper
     marks["unknown"] = lacking.any(0) & ~runaway
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
+    messages = []
+    if too_many:
+        messages.append(
+            f"no standard errors of {len(x):,} estimates: with parameters that items share or "
+            f"several categories they take a matrix of that size; they are computed up to "
+            f"{MOST_PARAMETERS:,}, or pass standard_errors=False"
+        )
     at_limit = np.abs(np.log(sd)) > LARGEST_LOG_SD - 1e-6
-    messages = [
+    messages += [
         f"the abilities of group {spec.groups[g]!r} have a standard deviation of {sd[g]:g}, its "
         "bound: their answers do not tell how far persons lie apart; take groups together, or free "
         "fewer items"
@@ -306,7 +316,8 @@ def finish(em: Engine, x: Tensor) -> tuple[Tensor, np.ndarray, QuadratureGrid, f
     while True:
         done = False
         if em.first_steps != 0:
-            x, done = squarem(em, x, settings.tolerance, em.first_steps)
+            gain = LOGLIK_TOLERANCE if em.first_steps is None else em.least_gain
+            x, done = squarem(em, x, settings.tolerance, em.first_steps, gain)
         converged = np.full(em.n_columns, done)
         if em.first_steps is None or done or em.n_steps >= settings.max_iterations:
             _, objective = em.expect(x)

@@ -99,10 +99,10 @@ def log_softmax(x: Any, axis: int) -> Any:
 
 
 def solve(a: Any, b: Any) -> Any:
-    """Solve many small systems (n, k, k) for right sides (n, k)."""
+    """Solve many small systems (n, k, k) for right sides (n, k, m)."""
     if namespace(a) is np:
-        return np.linalg.solve(a, b[..., None])[..., 0]
-    return namespace(a).linalg.solve_ex(a, b[..., None]).result[..., 0]
+        return np.linalg.solve(a, b)
+    return namespace(a).linalg.solve_ex(a, b).result
 
 
 def positive_inverse(a: Any) -> Any:

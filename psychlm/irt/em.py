@@ -1,22 +1,25 @@
-r"""EM steps for items whose M-steps go one by one (Bock and Aitkin 1981).
+r"""EM steps, with which every fit begins (Bock and Aitkin 1981), and which alone fit many items.
 
 **E-step.** ``Engine.expect`` integrates over ability (:mod:`psychlm.irt.likelihood`).
-**M-step.** Every item's :math:`\sum_k r_k \log P_k + (n_k - r_k) \log Q_k + \log \text{prior}` is
-maximised, with r and n the expected numbers of correct responses and of responses at node k.
-**Rescaling.** Each step also moves ability's mean and spread to those of the posteriors, and
-absorbs the move into the items (parameter-expanded EM; Liu, Rubin and Wu 1998). **Acceleration.**
-Pairs of steps are extrapolated by SQUAREM (Varadhan and Roland 2008).
+**M-step.** With :math:`r_{kc}` the expected number of answers c at node k, every item's
+:math:`\sum_{kc} r_{kc} \log P_{kc} + \log \text{prior}` is maximised in the parameters that it has
+for itself; then one Newton step moves all of them and what items share, eliminated from each other
+by a Schur complement. **Rescaling.** Each step also moves ability's mean and spread to those of the
+posteriors, and absorbs the move into the items (parameter-expanded EM; Liu, Rubin and Wu 1998).
+**Acceleration.** Pairs of steps are extrapolated by SQUAREM (Varadhan and Roland 2008).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from psychlm.irt.arrays import namespace, sigmoid, solve, zeros
-from psychlm.irt.engine import SCORING_STEPS, Engine
+import numpy as np
+
+from psychlm.irt.arrays import added, as_type, namespace, solve, zeros
+from psychlm.irt.engine import Engine
 from psychlm.irt.likelihood import Posterior
-from psychlm.irt.priors import LogNormal
-from psychlm.irt.response_functions import KINDS, Logistic, item_matrices
+from psychlm.irt.response_functions import KINDS, ResponseFunction
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,88 +31,249 @@ LARGEST_STEP = 2.0  # logits, of one Newton step of an item
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 HALVINGS = 8
 ABSORPTION_STEPS = 5
+RIDGE = 1e-10  # relative to an information's diagonal
 
 
-def em_step(em: Engine, parameters: Logistic) -> tuple[Logistic, float]:
-    """Return better parameters, and the objective of those that were given."""
-    posterior, objective = em.expect(em.packed(parameters.values))
-    better = absorb(em, maximise(em, parameters, posterior), posterior)
+def em_step(em: Engine, x: Tensor) -> tuple[Tensor, float]:
+    """Return better estimates, and the objective of those that were given."""
+    posterior, objective = em.expect(x)
+    x = maximise(em, x, posterior)
+    if em.scale_is_free:
+        x = absorb(em, x, posterior)
     em.n_steps += 1
-    return bounded(better, em.largest_slope), objective
+    return em.bounded(x), objective
 
 
-def bounded(parameters: Logistic, largest: float) -> Logistic:
-    """Return the parameters with no slope beyond the largest; curves keep their location."""
-    values = parameters.values + 0.0
-    values[1] *= (largest / abs(values[0])).clip(None, 1.0)
-    values[0] = values[0].clip(-largest, largest)
-    return Logistic(values)
+def maximise(em: Engine, x: Tensor, posterior: Posterior) -> Tensor:
+    """M-step: raise the expected log-likelihood, item by item, then in what items share.
 
-
-def maximise(em: Engine, parameters: Logistic, posterior: Posterior) -> Logistic:
-    """M-step: maximise every item's expected log-likelihood; a common parameter is held.
-
-    A few Newton steps end below ``accuracy``: EM with inexact M-steps keeps its fixed points.
+    One Newton step each suffices: EM with such M-steps has the same fixed points (Lange 1995).
     """
-    responses = em.responses
     nodes = em.grid.nodes
     weights = posterior.weights * em.count[:, None]
-    ability = posterior.mean * em.count
-    guessed = em.guessing_free | (parameters.guessing > 0)
-    n_rows = len(parameters.values)
-    limits = em.accuracy, em.scoring_steps
-    xp = namespace(nodes)
+    x = x + 0.0
+    if em.moments_free:
+        x[em.moments] = moments_of(em, posterior)[em.moment_cells]
+    items = em.items(x)
     tables = []
-    powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
-    squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
-    for block in responses.blocks():
-        start = parameters.values[:, block.items].T
-        is_free = em.own[:, block.items].T
-        if n_rows > 2 and guessed[block.items].any():
-            correct, answered = block.expected_counts(weights)
-            tables.append(
-                scoring_with_guessing(em, start, correct, answered, nodes, is_free, *limits)
-            )
+    for block in em.responses.blocks():
+        part = items.of_items(block.items)
+        answers = part.expected_answers(block, weights, nodes)
+        own = em.own[:, block.items]
+        tables.append(maximised(em, part, answers, nodes, own))
+    values = namespace(x).concatenate(tables, 1)
+    x[em.own_estimates] = values.reshape(-1)[em.first_cells[em.own_estimates]]
+    return shared_step(em, x, weights) if len(em.shared_estimates) else x
+
+
+def moments_of(em: Engine, posterior: Posterior) -> Tensor:
+    """Return means, then log sds, of every group's posteriors, (2 n_groups,)."""
+    size = em.member.T @ em.count
+    mean = em.member.T @ (em.count * posterior.mean) / size
+    around = posterior.variance + (posterior.mean - mean[em.group]) ** 2
+    xp = namespace(mean)
+    return xp.concatenate([mean, 0.5 * xp.log(em.member.T @ (em.count * around) / size)])
+
+
+def maximised(
+    em: Engine,
+    items: ResponseFunction,
+    answers: Any,
+    nodes: Tensor,
+    free: Tensor,
+    tolerance: float = 0.0,
+    n_steps: int = 1,
+) -> Tensor:
+    """Return rows of parameters (n_rows, n_items) after Newton steps of every item by itself.
+
+    ``answers`` are those of :meth:`ResponseFunction.expected_answers`, ``free`` the parameters that
+    move, (n_rows, n_items). The steps of items whose expected log-likelihood would fall are halved.
+    """
+    xp = namespace(nodes)
+    least, most = em.row_bounds
+    values = items.values
+
+    def expected_loglik(values: Tensor, chosen: Any = slice(None)) -> Tensor | None:
+        """Return the expected log-likelihood plus log prior of some items, (n_chosen,)."""
+        some = replace(items.of_items(chosen), values=values)
+        loglik = some.expected_loglik(
+            answers if isinstance(answers, tuple) else answers[chosen], nodes
+        )
+        if loglik is not None and em.priors:
+            loglik = loglik + prior_table(em, values, free[:, chosen])[0].sum(0)
+        return loglik
+
+    value = expected_loglik(values)
+    if value is None:  # steps cost less
+        n_steps = 2 * n_steps
+    for _ in range(n_steps):
+        uphill, information = replace(items, values=values).expected_derivatives(answers, nodes)
+        step = newton_step(em, values, uphill, information, free)
+        moved = xp.minimum(xp.maximum(values + step, least), most)
+        if value is not None:
+            # Halve the steps of those items whose expected log-likelihood would fall.
+            reached: Any = expected_loglik(moved)
+            counts = xp.amax(abs(step), 0) > tolerance
+            worse = ~(reached >= value - 1e-12 * abs(value)) & counts
+            for _ in range(HALVINGS - 1):
+                if not worse.any():
+                    break
+                step = 0.5 * step
+                moved[:, worse] = xp.minimum(xp.maximum(values + step, least), most)[:, worse]
+                reached[worse] = expected_loglik(moved[:, worse], worse)
+                worse = ~(reached >= value - 1e-12 * abs(value)) & counts
+            moved[:, worse] = values[:, worse]
+            reached[worse] = value[worse]
+            value = reached
+        small = tolerance > 0 and abs(moved - values).max() < tolerance
+        values = moved
+        if small:
+            break
+    return values
+
+
+def prior_table(em: Engine, values: Tensor, free: Tensor) -> Tensor:
+    """Return the priors' log density and derivatives by rows of parameters, (3, n_rows, n_items).
+
+    Those of parameters that are not free are 0.
+    """
+    terms = zeros(values, 3, *values.shape)
+    for name, prior in em.spec.prior_densities.items():
+        for row in np.flatnonzero(np.array(em.row_kinds) == KINDS.index(name)):
+            terms[:, row] = namespace(values).where(free[row], prior.terms(values[row]), 0.0)
+    return terms
+
+
+def newton_step(
+    em: Engine,
+    values: Tensor,
+    uphill: Tensor,
+    information: Tensor,
+    free: Tensor,
+) -> Tensor:
+    """Return each item's Newton step with priors, (n_rows, n_items); 0 in what is not free.
+
+    ``uphill`` is the gradient (n_rows, n_items), ``information`` its negative derivative, (n_rows,
+    n_rows, n_items). Steps end at the edge of the parameter space at most.
+    """
+    xp = namespace(values)
+    kinds = em.row_kinds
+    if em.priors:
+        _, first, second = prior_table(em, values, free)
+        uphill = uphill + first
+        information = information + em.row_eye * (-second).clip(0)
+    free = free & True  # a copy
+    for row, kind in enumerate(kinds):
+        if kind == 0:
+            free[row] &= (abs(values[row]) < em.largest_slope) | (uphill[row] * values[row] < 0)
+    step = solved(em, information, uphill, free)
+    # Asymptotes that would pass their edge stop there; the others take the step that follows. With
+    # a prior, whose density is 0 there, they go halfway at most.
+    for row, kind in enumerate(kinds):
+        if kind < 2 or not em.moving_rows[row]:
             continue
-        # Without guessing two sums over correct responses suffice: of abilities, and of ones.
-        sums = xp.stack([ability @ block.correct, responses.n_correct[block.items]], 1)
-        answered = block.answers_at(weights)
-        beta = start[:, :2]
-        for _ in range(em.scoring_steps):
-            p = sigmoid(beta @ powers.T)
-            expected = p * answered
-            uphill = sums - expected @ powers
-            expected *= 1 - p
-            information = (expected @ squares).reshape(-1, 2, 2)
-            moved = beta + _curbed_newton_step(em, beta, uphill, information, is_free[:, :2])
-            # A slope stops at its bound, so that the next step fits the intercept to the bound.
-            moved[:, 0] = moved[:, 0].clip(-em.largest_slope, em.largest_slope)
-            change = abs(moved - beta).max()
-            beta = moved
-            if change < em.accuracy:
-                break
-        tables.append(xp.concatenate([beta, start[:, 2:]], 1))
-    return Logistic(xp.concatenate(tables).T)
+        to_edge = float(kind == 3) - values[row]
+        if KINDS[kind] in em.spec.priors:
+            half = abs(to_edge) / 2
+            step[row] = xp.minimum(xp.maximum(step[row], -half), half)
+            continue
+        outwards = step[row] if kind == 3 else -step[row]
+        beyond = free[row] & (outwards > abs(to_edge))
+        if beyond.any():
+            free[row] &= ~beyond
+            to_edge = xp.where(beyond, to_edge, 0.0)
+            step = solved(em, information, uphill - information[row] * to_edge, free)
+            step[row] += to_edge
+    curved = [row for row, kind in enumerate(kinds) if kind < 2]
+    largest = xp.amax(abs(step[curved]), 0)
+    # A small step that changes next to nothing is one of rounding alone, and would have no end.
+    gain = abs((uphill * step).sum(0))
+    step = step * ((gain > LEAST_ITEM_GAIN) | (largest > ROUNDED_STEP))
+    step = step * (LARGEST_STEP / largest.clip(LARGEST_STEP))
+    if em.spec.positive_slopes:  # halfway to 0 at most
+        step[0] = xp.maximum(step[0], -0.5 * values[0])
+    return step
 
 
-def absorb(em: Engine, parameters: Logistic, posterior: Posterior) -> Logistic:
+def solved(em: Engine, information: Tensor, uphill: Tensor, free: Tensor) -> Tensor:
+    """Return the Newton step (n_rows, n_items) in the free parameters, 0 in the others."""
+    mask = namespace(uphill).ones_like(uphill) * free
+    information = information * mask * mask[:, None] * (1 + RIDGE * em.row_eye)
+    information = information + em.row_eye * (1 - mask + 1e-300)
+    by_item = namespace(information).moveaxis(information, 2, 0)
+    return solve(by_item, (uphill * mask).T[:, :, None])[:, :, 0].T
+
+
+def shared_step(em: Engine, x: Tensor, weights: Tensor) -> Tensor:
+    """Return estimates after one Newton step of all of them, on the expected log-likelihood.
+
+    Parameters that items have for themselves are eliminated: with D their information, block by
+    item, that of the shared ones is :math:`S = H - B^T D^{-1} B`.
+    """
+    nodes = em.grid.nodes
+    xp = namespace(x)
+    items = em.items(x)
+    parts = []
+    for block in em.responses.blocks():
+        part = items.of_items(block.items)
+        answers = part.expected_answers(block, weights, nodes)
+        parts.append(part.expected_derivatives(answers, nodes))
+    uphill = xp.concatenate([part[0] for part in parts], 1)[em.kinds]
+    information = xp.concatenate([part[1] for part in parts], 2)[em.kinds][:, em.kinds]
+    _, first, second = em.prior_terms(x)
+    curvature = (-second).clip(0)
+    own = em.own_estimates
+    place = em.position[own]
+
+    def table(of_own: Tensor) -> Tensor:
+        """Return values of the items' own estimates as (n_rows, n_columns), 0 elsewhere."""
+        cells = 0 * uphill.reshape(-1)
+        cells[place] = of_own
+        return cells.reshape(uphill.shape)
+
+    # D has a unit diagonal where an item has no parameter of its own.
+    mask = table(xp.ones_like(first[own]))
+    unit = em.row_eye[em.kinds][:, em.kinds]
+    inner = information * mask * mask[:, None] + unit * (1 - mask + table(curvature[own]))
+
+    # Shared estimates, and what is left of them when the own ones are eliminated.
+    shared = em.shared_estimates
+    basis = em.shared_basis
+    of_basis = xp.einsum("rqj,qjs->rjs", information, basis)
+    of_shared = xp.einsum("rjs,rjt->st", basis, of_basis) + xp.diag(curvature[shared])
+    gradient = xp.einsum("rjs,rj->s", basis, uphill) + first[shared]
+    coupled = of_basis * mask[:, :, None]
+    right = xp.concatenate([(uphill * mask + table(first[own]))[:, :, None], coupled], 2)
+    by_item = solve(xp.moveaxis(inner, 2, 0), xp.moveaxis(right, 0, 1))
+    alone, through = by_item[:, :, 0], by_item[:, :, 1:]  # (n_columns, n_rows, n_shared)
+    schur = of_shared - xp.einsum("rjs,jrt->st", coupled, through)
+    remaining = gradient - xp.einsum("rjs,jr->s", coupled, alone)
+    step = zeros(x, len(x))
+    step[shared] = xp.linalg.solve(schur, remaining)
+    step[own] = (alone - through @ step[shared]).T.reshape(-1)[place]
+    return em.moved(x, em.curbed(x, step))
+
+
+def absorb(em: Engine, x: Tensor, posterior: Posterior) -> Tensor:
     """Move ability's mean and spread, then rescale the items so that ability is N(0, 1).
 
-    Priors on slopes and intercepts pull against it: a few Newton steps find mean and log sd.
+    It is that of the reference group. Priors on slopes and intercepts pull against it: a few Newton
+    steps find mean and log sd.
     """
-    n = float(em.count.sum())
+    count = em.count * em.member[:, 0] if em.moments_free else em.count
+    n = float(count.sum())
     priors = em.spec.priors
-    count = em.count
-    a = parameters.slope
-    d = parameters.values[1]
     mean = posterior.mean @ count / n
     sd = ((posterior.variance + (posterior.mean - mean) ** 2) @ count / n) ** 0.5
+    a = x[em.slopes]
     if "intercept" in priors:
+        d = x[em.intercepts]
+        by_mean = em.rescaled(x, 1.0, 1.0)[em.intercepts] - d  # the slopes that go with them
         target = mean
         mean = 0 * mean
         for _ in range(ABSORPTION_STEPS):
-            first, second = priors["intercept"].derivatives(d + a * mean)
-            mean = mean + (n * (target - mean) + first @ a) / (n - second @ a**2)
+            first, second = priors["intercept"].derivatives(d + by_mean * mean)
+            mean = mean + (n * (target - mean) + first @ by_mean) / (n - second @ by_mean**2)
     if "slope" in priors:
         xp = namespace(sd)
         variance = sd**2
@@ -121,187 +285,76 @@ def absorb(em: Engine, parameters: Logistic, posterior: Posterior) -> Logistic:
             curvature = (2 * pull - (second @ moved**2 + first @ moved)).clip(1.0)
             log_sd = log_sd + ((pull - n + first @ moved) / curvature).clip(-0.5, 0.5)
         sd = xp.exp(log_sd)
-    return parameters.rescaled(mean, sd)
+    return em.rescaled(x, mean, sd)
 
 
 def squarem(
-    em: Engine, x: Tensor, tolerance: float, n_steps: int | None = None
+    em: Engine,
+    x: Tensor,
+    tolerance: float,
+    n_steps: int | None = None,
+    gain: float = LOGLIK_TOLERANCE,
 ) -> tuple[Tensor, bool]:
     """Run cycles of two EM steps and one extrapolation; return the estimates and convergence.
 
-    Converged are parameters whose predicted remaining change is below the tolerance, with a gain in
-    log-likelihood below LOGLIK_TOLERANCE. Items with slopes at their bound do not count.
-    ``n_steps`` limits the EM steps.
+    Converged are estimates whose predicted remaining change is below the tolerance, with a
+    predicted gain in log-likelihood below ``gain`` nats. Items with slopes at their bound do not
+    count. ``n_steps`` limits the EM steps.
     """
     reached = -float("inf")
-    parameters = em.logistic(x)
-    safe = parameters
+    safe = x
     stride = 1.0
-    loglik_tolerance = LOGLIK_TOLERANCE * tolerance / em.settings.tolerance
+    gain *= tolerance / em.settings.tolerance
     last_step = em.settings.max_iterations
     if n_steps is not None:
         last_step = min(last_step, em.n_steps + n_steps)
     while em.n_steps < last_step:
         # Two EM steps; if the extrapolation before them went downhill, start again before it.
-        first, objective = em_step(em, parameters)
-        if objective < reached - 1e-9 * abs(reached):
-            parameters = safe
+        start = x
+        once, objective = em_step(em, start)
+        if not objective >= reached - 1e-9 * abs(reached):
+            start = safe
             stride = 1.0
-            first, objective = em_step(em, parameters)
-        second, reached = em_step(em, first)
+            once, objective = em_step(em, start)
+        twice, reached = em_step(em, once)
 
         # Predict the remaining change: EM converges linearly at the rate 1 - 1 / length.
-        settled = abs(second.slope) < em.largest_slope
-        start = parameters.values
-        once = first.values
-        twice = second.values
+        settled = em.by_column(em.items(twice).steepness < em.largest_slope)
         step = once - start
         curvature = twice - 2 * once + start
         last = (twice - once) * settled
         bend = max(float(((curvature * settled) ** 2).sum()) ** 0.5, 1e-300)
         length = float(((step * settled) ** 2).sum()) ** 0.5 / bend
         change = float(abs(last).max()) * max(length, 1.0)
-        if change < tolerance and reached - objective < loglik_tolerance:
-            return em.packed(second.values), True
-        em.accuracy = max(min(em.accuracy, 0.1 * float(abs(last).max())), 0.01 * tolerance)
+        if change < tolerance and (reached - objective) * max(length, 1.0) < gain:
+            return twice, True
 
-        # Extrapolate, with strides that grow fourfold while they are exhausted. Items whose
-        # slopes would leap or change their sign keep the second EM step.
+        # Extrapolate, with strides that grow fourfold while they are exhausted.
         length, stride = min(max(length, 1.0), stride), stride * 4 if length >= stride else stride
-        proposed = start + 2 * length * step + length**2 * curvature
-        far = abs(proposed[0] - second.slope) > LARGEST_LEAP
-        far |= ~settled | (proposed[0] * second.slope < 0)
-        values = namespace(far).where(far, twice, proposed)
-        # With a prior, whose density is 0 there, guessing goes halfway to its edge at most.
-        low = twice[2:] / 2 if "guessing" in em.spec.priors else 0 * twice[2:]
-        values[2:] = namespace(far).maximum(values[2:], low).clip(0, 1 - 1e-6)
-        safe = second
-        parameters = bounded(Logistic(values), em.largest_slope)
-    return em.packed(safe.values), False
+        x = extrapolated(em, twice, start + 2 * length * step + length**2 * curvature, settled)
+        safe = twice
+    return safe, False
 
 
-def scoring_with_guessing(
-    em: Engine,
-    beta: Tensor,
-    correct: Tensor,
-    answered: Tensor,
-    nodes: Tensor,
-    free: Tensor,
-    tolerance: float,
-    n_steps: int = SCORING_STEPS,
-) -> Tensor:
-    """Return slopes, intercepts and guessing (n_items, 3) by Fisher scoring with step halving.
+def extrapolated(em: Engine, x: Tensor, proposed: Tensor, settled: Tensor) -> Tensor:
+    """Return proposed estimates; those of an item stay at x where it would leap, or have no curve.
 
-    Guessing stays within [0, 1); ``correct`` and ``answered`` are expected counts by node.
+    A slope leaps if it changes its sign or by more than LARGEST_LEAP.
     """
-    xp = namespace(beta)
-    wrong = answered - correct
-    powers = xp.stack([nodes, xp.ones_like(nodes)], 1)
-
-    def expected_loglik(beta: Tensor, rows: Any = slice(None)) -> Tensor:
-        """Return the expected log-likelihood plus log prior of some items, (n_rows,)."""
-        log_q, log_p = Logistic(beta.T).log_probability(nodes).swapaxes(0, 1)
-        value = (correct[rows] * log_p + wrong[rows] * log_q).sum(1)
-        if em.priors:
-            value = value + prior_table(em, beta.T, free[rows].T)[0].sum(0)
-        return xp.where(beta[:, 2] < 1, value, -xp.inf)
-
-    def moved_by(step: Tensor, beta: Tensor) -> Tensor:
-        """Return where a step leads: at the edge of the parameter space at most."""
-        moved = beta + step
-        moved[:, 0] = moved[:, 0].clip(-em.largest_slope, em.largest_slope)
-        moved[:, 2] = moved[:, 2].clip(0.0)
-        return moved
-
-    value = expected_loglik(beta)
-    for _ in range(n_steps):
-        # Gradient, and expected information P' P' / (P Q), in which P and Q cancel.
-        (q_z, q_c), (p_z, p_c) = Logistic(beta.T).first_derivatives(nodes)
-        by_logit = correct * p_z + wrong * q_z
-        by_guessing = correct * p_c + wrong * q_c
-        uphill = xp.concatenate([by_logit @ powers, by_guessing.sum(1)[:, None]], 1)
-        of_guessing = answered / (1 - beta[:, 2:])
-        cells = {(0, 0): -q_z * answered * p_z}
-        cells |= {(0, 1): of_guessing * p_z, (1, 1): of_guessing * p_c}
-        information = xp.moveaxis(item_matrices(cells, nodes), 2, 0)
-
-        # Halve the steps of those items whose expected log-likelihood would fall.
-        step = _curbed_newton_step(em, beta, uphill, information, free)
-        moved = moved_by(step, beta)
-        reached = expected_loglik(moved)
-        counts = xp.amax(abs(step), 1) > tolerance
-        worse = ~(reached >= value - 1e-12 * abs(value)) & counts
-        for _ in range(HALVINGS - 1):
-            if not worse.any():
-                break
-            step = 0.5 * step
-            moved[worse] = moved_by(step[worse], beta[worse])
-            reached[worse] = expected_loglik(moved[worse], worse)
-            worse = ~(reached >= value - 1e-12 * abs(value)) & counts
-        moved[worse] = beta[worse]
-        reached[worse] = value[worse]
-        largest = abs(moved - beta).max()
-        beta = moved
-        value = reached
-        if largest < tolerance:
-            break
-    return beta
-
-
-def prior_table(em: Engine, table: Tensor, free: Tensor) -> Tensor:
-    """Return the priors' log density and derivatives by rows of parameters, (3, n_rows, n_items).
-
-    Those of parameters that are not free are 0.
-    """
-    terms = zeros(table, 3, *table.shape)
-    for name, prior in em.spec.prior_densities.items():
-        row = KINDS.index(name)
-        if row < len(table):
-            terms[:, row] = namespace(table).where(free[row], prior.terms(table[row]), 0.0)
-    return terms
-
-
-def _curbed_newton_step(
-    em: Engine, beta: Tensor, uphill: Tensor, information: Tensor, free: Tensor
-) -> Tensor:
-    """Return each item's Newton step with priors: 0 in fixed parameters and out of bounds.
-
-    ``uphill`` is the gradient (n_items, k), ``information`` its negative derivative.
-    """
-    xp = namespace(beta)
-    if em.priors:
-        _, first, second = prior_table(em, beta.T, free.T)
-        uphill = uphill + first.T
-        for k in range(beta.shape[1]):
-            information[:, k, k] += (-second[k]).clip(0)
-    free = free & True  # a copy
-    free[:, 0] &= (abs(beta[:, 0]) < em.largest_slope) | (uphill[:, 0] * beta[:, 0] < 0)
-    step = _solved(information, uphill, free)
-    if "guessing" in em.spec.priors and beta.shape[1] == 3:  # of density 0 at 0: halfway at most
-        step[:, 2] = xp.maximum(step[:, 2], -0.5 * beta[:, 2])
-    elif beta.shape[1] == 3 and (beyond := free[:, 2] & (beta[:, 2] + step[:, 2] < 0)).any():
-        # Guessing that would pass its edge 0 stops there; the others take the step that follows.
-        free[:, 2] &= ~beyond
-        to_edge = xp.where(beyond, beta[:, 2], 0.0)
-        step = _solved(information, uphill + information[:, :, 2] * to_edge[:, None], free)
-        step[:, 2] -= to_edge
-    largest = xp.amax(abs(step[:, :2]), 1, keepdims=True)
-    # A small step that changes next to nothing is one of rounding alone, and would have no end.
-    gain = abs((uphill * step).sum(1, keepdims=True))
-    step = step * ((gain > LEAST_ITEM_GAIN) | (largest > ROUNDED_STEP))
-    step = step * (LARGEST_STEP / largest.clip(LARGEST_STEP))
-    if isinstance(em.spec.priors.get("slope"), LogNormal):  # a positive slope: halfway to 0 at most
-        step[:, 0] = xp.maximum(step[:, 0], -0.5 * beta[:, 0])
-    return step
-
-
-def _solved(information: Tensor, uphill: Tensor, free: Tensor) -> Tensor:
-    """Return the Newton step (n_items, k) in the free parameters, 0 in the others."""
-    mask = namespace(uphill).ones_like(uphill) * free
-    information = information * mask[:, :, None] * mask[:, None, :]
-    for k in range(mask.shape[1]):
-        information[:, k, k] += (1 - mask[:, k]) + 1e-10 * information[:, k, k] + 1e-300
-    return solve(information, uphill * mask)
+    xp = namespace(x)
+    leaps = (abs(proposed - x) > LARGEST_LEAP) | (proposed * x < 0)
+    leaps = as_type(leaps[em.slopes], "float64")
+    near = added(zeros(x, em.n_columns), em.column[em.slopes], leaps) == 0
+    proposed = xp.where(em.by_column(near) & settled, proposed, x)
+    # With a prior, whose density is 0 there, asymptotes go halfway to their edge at most.
+    if em.priors_of_asymptotes:
+        chosen = em.asymptotes
+        inward = 1 - 2 * em.edges
+        nearest = inward * (x[chosen] + em.edges) / 2
+        proposed[chosen] = inward * xp.maximum(inward * proposed[chosen], nearest)
+    proposed = em.bounded(proposed)
+    at_zero = em.items(proposed).log_probability(zeros(x, 1)).sum((1, 2))
+    return xp.where(em.by_column(xp.isfinite(at_zero)), proposed, x)
 
 
 def turned(em: Engine, x: Tensor, posterior: Posterior) -> Tensor:
@@ -314,4 +367,5 @@ def turned(em: Engine, x: Tensor, posterior: Posterior) -> Tensor:
     if float((surplus * posterior.mean) @ em.count) < 0:
         x = x + 0.0
         x[em.slopes] *= -1
+        x[em.moments] *= namespace(x).where(em.moment_cells < len(em.spec.groups), -1.0, 1.0)
     return x

@@ -38,7 +38,6 @@ LARGEST_STEP = 1.0  # logits, of one Newton step; of large slopes and intercepts
 LARGEST_ASYMPTOTE_STEP = 0.2
 LARGEST_MOMENT_STEP = 2.0  # of a mean or log sd of ability
 EDGE = 1e-3  # asymptotes as near to their edge may be set to it
-SCORING_STEPS = 6  # Newton steps in one M-step of EM; the next M-step continues
 LEAST_DISTANCE = 1e-9  # of an asymptote from the other end
 LARGEST_LOG_SD = math.log(100)  # a group's ability has an sd of 0.01 to 100
 LEAST = np.array([-LARGEST_SLOPE, -math.inf, 0.0, LEAST_DISTANCE, -math.inf, -LARGEST_LOG_SD])
@@ -55,6 +54,9 @@ class Settings(NamedTuple):
 class Engine(Expectation):
     """Log-likelihood plus log prior of the estimates, their derivatives, and Newton's steps."""
 
+    first_damping = 0.0  # Newton's method follows EM steps
+    least_gain = 1e-8  # nats that a step is expected to gain at the end, at the default tolerance
+
     def __init__(
         self, spec: Specification, settings: Settings, device: torch.device | str | None
     ) -> None:
@@ -62,9 +64,6 @@ class Engine(Expectation):
         self.spec = spec
         self.settings = settings
         self.n_steps = 0
-        # Newton's method begins with whole steps only where EM steps have come before.
-        self.first_damping = 0.0 if spec.item_by_item else 1.0
-        self.least_gain = 1e-6 if spec.item_by_item else 1e-8  # nats, at the default tolerance
         self.first_steps: int | None = 0  # of EM before each climb; None: EM alone
         self.others: list | None = None  # further starts of single items; None: none is tried
         self.informed: tuple = (None, "", None)  # estimates and grid of the last rough information
@@ -102,12 +101,17 @@ class Engine(Expectation):
         kinds = parameters.kinds
         self.least = on_device(LEAST[kinds], device)
         self.most = on_device(MOST[kinds], device)
+        row_kinds = spec.row_kinds[: self.n_curve_rows]
+        self.row_bounds = tuple(on_device(x[row_kinds, None], device) for x in (LEAST, MOST))
+        self.row_eye = on_device(np.eye(len(row_kinds))[:, :, None], device)
+        self.row_kinds = row_kinds  # of the rows of curves
         self.largest_slope = LARGEST_SLOPE
         of_kind = [np.flatnonzero(kinds == kind) for kind in range(LOG_SD + 1)]
         self.slopes, self.intercepts = (on_device(of_kind[kind], device) for kind in (0, 1))
         self.moments = on_device(np.flatnonzero(first_cells >= n_items_cells), device)
         asymptotes = np.concatenate([of_kind[2], of_kind[3]])
         self.asymptotes = on_device(asymptotes, device)
+        self.priors_of_asymptotes = bool({"guessing", "upper"} & set(spec.priors))
         self.edges = on_device((kinds[asymptotes] == 3) * 1.0, device)
         self.column = on_device(first_cells % self.n_columns, device)
         self.priors = [
@@ -117,18 +121,35 @@ class Engine(Expectation):
         # Which parameters are estimated, and which of these an item has for itself.
         free = np.zeros(n_items_cells, bool)
         free[parameters.cell[parameters.cell < n_items_cells]] = True
-        free = free.reshape(-1, self.n_columns)[: self.n_curve_rows]
-        own = [spec.tied(kind) == "own" for kind in spec.row_kinds[: self.n_curve_rows]]
-        self.free = on_device(free, device)
-        self.own = on_device(free & np.array(own)[:, None], device)
-        self.accuracy = 1e-2  # logits, of the next M-step
-        self.scoring_steps = SCORING_STEPS
+        self.free = on_device(self.curves_of(free), device)
+        self.moving_rows = [bool(row.any()) for row in self.curves_of(free)]
+        is_moment = first_cells >= n_items_cells
+        own = np.bincount(parameters.estimate) == 1
+        own &= (np.bincount(parameters.cell)[first_cells] == 1) & ~is_moment
+        self.own_estimates = on_device(np.flatnonzero(own), device)
+        free[:] = False
+        free[first_cells[own]] = True
+        self.own = on_device(self.curves_of(free), device)
+        shared = np.flatnonzero(~own & ~is_moment)
+        self.shared_estimates = on_device(shared, device)
+        entry = np.isin(parameters.estimate, shared)
+        basis = np.zeros((parameters.n_cells, len(shared)))
+        number = np.searchsorted(shared, parameters.estimate[entry])
+        basis[parameters.cell[entry], number] = parameters.coefficient[entry]
+        by_row = basis[:n_items_cells].reshape(len(rows), self.n_columns, len(shared))
+        self.shared_basis = on_device(by_row[self.kinds], device)
+        self.is_moment = on_device(is_moment, device)
+        self.moment_cells = on_device(first_cells[is_moment] - n_items_cells, device)
         if self.moments_free:
             group = self.responses.group
             number = np.zeros(len(self.count), int) if group is None else host(group)
             self.group = on_device(number, device)
             member = np.eye(len(spec.groups))[number]
             self.member = on_device(member, device)  # (n_rows, n_groups)
+
+    def curves_of(self, cells: np.ndarray) -> np.ndarray:
+        """Return values of the items' cells in the rows that curves need."""
+        return cells.reshape(-1, self.n_columns)[: self.n_curve_rows].copy()
 
     @property
     def guessing_free(self) -> Tensor:
@@ -151,13 +172,53 @@ class Engine(Expectation):
         """Return the items, without rows of asymptotes where there are none."""
         return self.spec.model.form(self.unpack(x)[0][: self.n_curve_rows])
 
-    def logistic(self, x: Tensor) -> Logistic:
-        """Return the items of a specification that has logistic ones."""
-        return Logistic(self.unpack(x)[0][: self.n_curve_rows])
-
     def packed(self, values: Tensor) -> Tensor:
-        """Return the estimates of rows of parameters, of one group."""
-        return values.reshape(-1)[self.first_cells]
+        """Return the estimates of rows of parameters, with groups like the reference group."""
+        cells = zeros(values, len(self.fixed))
+        cells[: values.shape[0] * self.n_columns] = values.reshape(-1)
+        return cells[self.first_cells]
+
+    def rescaled(self, x: Tensor, mean: Tensor | float, sd: Tensor | float) -> Tensor:
+        """Return estimates on a scale on which N(mean, sd^2) has become N(0, 1)."""
+        items = self.items(x)
+        moves = (items.rescaled(mean, sd).values - items.values).reshape(-1)
+        x = x + 0.0
+        for curve in (self.slopes, self.intercepts):
+            x[curve] += moves[self.first_cells[curve]]
+        xp = namespace(x)
+        is_mean = self.moment_cells < len(self.spec.groups)
+        moments = x[self.moments]
+        scale = 0 * moments + sd
+        x[self.moments] = xp.where(is_mean, (moments - mean) / scale, moments - xp.log(scale))
+        return x
+
+    @cached_property
+    def scale_is_free(self) -> bool:
+        """Whether ability may be moved and stretched, since estimates of all items go along."""
+        if self.spec.bank or len(self.moments) < 2 * (len(self.spec.groups) - 1):
+            return False
+        x = np.random.default_rng(0).uniform(0.5, 1.0, len(self.spec.parameters.kinds))
+        x = on_device(x, device_of(self.fixed))
+        items = self.items(x)
+        apart = self.items(self.rescaled(x, 0.5, 2.0)).values - items.rescaled(0.5, 2.0).values
+        return bool((host(abs(apart))[items.present] < 1e-9).all())
+
+    @property
+    def has_own_curves(self) -> bool:
+        """Whether every item has its own logistic curve, or shares with all others the slope."""
+        spec = self.spec
+        n_shared = len(self.shared_estimates)
+        apart = n_shared == 0 or (n_shared == 1 and spec.tied(0) == "all")
+        return (
+            apart
+            and spec.model.form is Logistic
+            and self.n_curve_rows < 4
+            and not self.moments_free
+        )
+
+    def by_column(self, chosen: Tensor) -> Tensor:
+        """Return which estimates are of chosen columns, bool; moments always are."""
+        return chosen[self.column] | self.is_moment
 
     @cached_property
     def basis(self) -> Tensor:
@@ -187,6 +248,9 @@ class Engine(Expectation):
     def hold_slopes(self, largest: float) -> None:
         """Hold slopes of either sign at a bound."""
         self.largest_slope = largest
+        of_slopes = [row for row, kind in enumerate(self.row_kinds) if kind == 0]
+        for bound, value in zip(self.row_bounds, (-largest, largest), strict=True):
+            bound[of_slopes] = value
         self.least[self.slopes] = -largest
         self.most[self.slopes] = largest
 

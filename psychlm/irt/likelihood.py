@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psychlm.irt.arrays import device_of, log_sigmoid, namespace, on_device, sigmoid, zeros
+from psychlm.irt.arrays import device_of, log_sigmoid, namespace, on_device, zeros
 from psychlm.irt.response_functions import Logistic, ResponseFunction
 from psychlm.irt.response_matrix import ResponseMatrix
 
@@ -209,20 +209,11 @@ def item_gradient(
 
     They are summed over persons and nodes, with ``weights`` (n_persons, n_nodes).
     """
-    xp = namespace(weights)
     by_item = []
-    powers = xp.stack([nodes, nodes**0], 1)
-    sums = weights @ powers
     for block in responses.blocks():
         part = items.of_items(block.items)
-        if isinstance(part, Logistic) and len(part.values) == 2:
-            # Two sums over correct responses suffice: of expected abilities, and of ones.
-            expected = sigmoid(part.logits(nodes)) * block.answers_at(weights)
-            by_item.append((block.correct.T @ sums - expected @ powers).T)
-        else:
-            counts = block.expected_by_category(weights)
-            by_item.append((counts * part.scores(nodes)).sum((2, 3)))
-    return xp.concatenate(by_item, 1)
+        by_item.append(part.gradient(part.expected_answers(block, weights, nodes), nodes))
+    return namespace(weights).concatenate(by_item, 1)
 
 
 def steep_enough(grid: QuadratureGrid, slope: Tensor) -> QuadratureGrid:

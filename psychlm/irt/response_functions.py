@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from psychlm.irt.response_matrix import Block
+
 KINDS = ("slope", "intercept", "guessing", "upper")  # that can be equal, free or have priors
 ASYMPTOTES = {2: "c", 3: "u"}  # number of the kind, and the column of a table of items
 AGREEMENT = 1e-3  # logits, relative to the size of slope and intercept: tables of three decimals
@@ -170,6 +172,26 @@ class ResponseFunction(ABC):
             xp.autograd.grad(x.sum(), values, retain_graph=True)[0] for x in log_p.unbind(1)
         ]
         return xp.stack(by_category, 2)
+
+    def expected_answers(self, block: Block, weights: Tensor, theta: Tensor) -> Any:
+        """Return what an M-step needs of answers, given persons' weights at theta.
+
+        They are expected counts, (n_items, n_categories, n_theta), unless a form needs fewer sums;
+        the three methods that follow take them.
+        """
+        return block.expected_by_category(weights)
+
+    def expected_loglik(self, counts: Any, theta: Tensor) -> Tensor | None:
+        """Return sum(counts log P), (n_items,); None: no step of Newton's method needs a check."""
+        return (counts * self.log_probability(theta)).sum((1, 2))
+
+    def gradient(self, counts: Any, theta: Tensor) -> Tensor:
+        """Return first derivatives of sum(counts log P) by the parameters, (n_rows, n_items)."""
+        return (counts * self.scores(theta)).sum((2, 3))
+
+    def expected_derivatives(self, counts: Any, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient, and an information (n_rows, n_rows, n_items) for steps uphill."""
+        return self.gradient(counts, theta), -self.curvature(theta, counts)
 
     def contrasts(self, theta: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return :meth:`scores` of the lowest category, and by how much the others' differ.
@@ -328,10 +350,6 @@ class Logistic(Dichotomous):
         low = self.by_theta[2]
         return low, self.by_theta[3] if len(self.values) > 3 else 0 * low + 1
 
-    def __sub__(self, others: Logistic) -> Tensor:
-        """Return how far the parameters are from others, (n_rows, n_items)."""
-        return self.values - others.values
-
     def logits(self, theta: Tensor) -> Tensor:
         """Return z at theta, (n_items, n_theta)."""
         return self.by_theta[0] * theta + self.by_theta[1]
@@ -372,6 +390,52 @@ class Logistic(Dichotomous):
         p_u = xp.where(c > 0, s / p, 1 / u)
         q_c = -xp.where(u < 1, rest / q, 1 / (1 - c))
         return [(u - c) * s * q_c, q_c, -s / q], [(u - c) * rest * p_u, p_c, p_u]
+
+    def expected_answers(self, block: Block, weights: Tensor, theta: Tensor) -> Any:
+        """Return expected counts; without asymptotes two sums over correct responses suffice.
+
+        These are the sums of abilities and of ones, (2, n_items), beside all responses at theta.
+        """
+        if len(self.values) > 2:
+            return super().expected_answers(block, weights, theta)
+        powers = namespace(theta).stack([theta, theta**0], 1)
+        return (block.correct.T @ (weights @ powers)).T, block.answers_at(weights)
+
+    def expected_loglik(self, counts: Any, theta: Tensor) -> Tensor | None:
+        """Return sum(counts log P), (n_items,); None without asymptotes, where it is concave."""
+        return super().expected_loglik(counts, theta) if len(self.values) > 2 else None
+
+    def gradient(self, counts: Any, theta: Tensor) -> Tensor:
+        """Return first derivatives of sum(counts log P) by the parameters, (n_rows, n_items)."""
+        if len(self.values) > 2:
+            return super().gradient(counts, theta)
+        sums, answered = counts
+        powers = namespace(theta).stack([theta, theta**0], 1)
+        return sums - ((sigmoid(self.logits(theta)) * answered) @ powers).T
+
+    def expected_derivatives(self, counts: Any, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient, and the expected information, which is positive definite."""
+        xp = namespace(theta)
+        if len(self.values) == 2:
+            sums, answered = counts
+            one = xp.ones_like(theta)
+            p = sigmoid(self.logits(theta))
+            expected = p * answered
+            gradient = sums - (expected @ xp.stack([theta, one], 1)).T
+            expected *= 1 - p
+            squares = xp.stack([theta**2, theta, theta, one], 1)
+            return gradient, (expected @ squares).T.reshape(2, 2, -1)
+        # That of one answer is P' P' / (P Q): minus a derivative of log Q times one of log P.
+        of_wrong, of_correct = self.first_derivatives(theta)
+        wrong, correct = counts.swapaxes(0, 1)
+        answered = wrong + correct
+        by_logit, *others = (
+            wrong * q + correct * p for q, p in zip(of_wrong, of_correct, strict=True)
+        )
+        gradient = xp.stack([by_logit @ theta, *(each.sum(1) for each in (by_logit, *others))])
+        pairs = combinations_with_replacement(range(len(of_wrong)), 2)
+        cells = {(i, j): -of_wrong[i] * answered * of_correct[j] for i, j in pairs}
+        return gradient, item_matrices(cells, theta)
 
     def scores(self, theta: Tensor) -> Tensor:
         """Return the derivatives of log P by the parameters, (n_rows, n_items, n_cat, n_theta)."""
@@ -781,6 +845,18 @@ class MixedFormats(ResponseFunction):
             result[rows[:, None, None], rows[:, None], items] = part
         return result
 
+    def expected_derivatives(self, counts: Any, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return those of each form; 0 in rows that an item lacks."""
+        n_rows, n_items = self.values.shape
+        gradient = zeros(theta, n_rows, n_items)
+        information = zeros(theta, n_rows, n_rows, n_items)
+        for form, items, rows in self.parts(n_rows):
+            answers = counts[items, : 2 if form.dichotomous else None]
+            part = form(self.values[rows][:, items]).expected_derivatives(answers, theta)
+            gradient[rows[:, None], items] = part[0]
+            information[rows[:, None, None], rows[:, None], items] = part[1]
+        return gradient, information
+
     @classmethod
     def row_kinds(cls, n_rows: int) -> list[int]:
         """Return the numbers in KINDS of slope, intercepts, and asymptotes."""
@@ -793,7 +869,8 @@ class MixedFormats(ResponseFunction):
 
     def of_items(self, chosen: np.ndarray | slice) -> MixedFormats:
         """Return some of the items, by their numbers."""
-        models = [self.models[k] for k in np.arange(len(self.models))[chosen]]
+        numbers = chosen if isinstance(chosen, slice) else host(chosen)
+        models = [self.models[k] for k in np.arange(len(self.models))[numbers]]
         return self.of(models)(self.values[:, chosen])
 
     @classmethod

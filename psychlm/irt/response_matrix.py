@@ -65,10 +65,6 @@ class Block:
             return weights.sum(0, keepdims=True)
         return self.answered.T @ weights
 
-    def expected_counts(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return expected numbers of correct responses by node, and of all (:meth:`answers_at`)."""
-        return self.correct.T @ weights, self.answers_at(weights)
-
     def expected_by_category(self, weights: Tensor) -> Tensor:
         """Return expected numbers of responses by node, (n_items, n_categories, n_nodes)."""
         chosen = [category.T @ weights for category in self.categories]

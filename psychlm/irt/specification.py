@@ -22,7 +22,6 @@ from psychlm.irt.response_functions import (
     FORMATS,
     KINDS,
     MIXED,
-    Logistic,
     MixedFormats,
     Model,
     Nominal,
@@ -37,7 +36,6 @@ from psychlm.irt.response_matrix import (
     encode_responses,
     identical_items,
 )
-from psychlm.irt.standard_errors import EXACT_PARAMETERS
 
 RARE = 10  # that the same few persons failed two easy items is no surprise; of ten persons it is
 PRIORS: dict[str, tuple[type, ...]] = {
@@ -163,31 +161,6 @@ class Specification:
     def counts(self) -> np.ndarray:
         """Number of answers in every category, (n_persons, n_items, n_categories)."""
         return counts_by_category(self.codes, self.n, self.answers.n_categories)
-
-    @property
-    def item_by_item(self) -> bool:
-        """Whether every item has its own logistic curve, or shares one parameter with all others.
-
-        EM steps then go item by item, of millions of responses, before Newton's method or without
-        it; the estimates of the others climb together from the start.
-        """
-        if self.model.form is not Logistic or self.groups != [None] or self.bank or self.facets:
-            return False
-        # M-steps know neither persons' weights, nor upper asymptotes, nor densities of logits.
-        if self.weights is not None or (self.fixed[3] != 1).any():
-            return False
-        if "upper" in self.priors or isinstance(self.priors.get("guessing"), Normal):
-            return False
-        slopes, intercepts, guessing = (self.tied(kind) for kind in range(3))
-        if intercepts != "own" or "some" in (slopes, guessing):
-            return False
-        if slopes == "all" and "slope" in self.priors:
-            return False
-        if guessing == "own":
-            return True
-        # Common guessing takes the whole information, and has no prior; it is free for all items.
-        few = 3 * len(self.items) <= EXACT_PARAMETERS
-        return few and bool(np.isnan(self.fixed[2]).all()) and "guessing" not in self.priors
 
     def tied(self, kind: int) -> str:
         """Return whether the parameters of a kind are "own", "all" equal, or "some" are."""

@@ -64,8 +64,8 @@ def standard_errors(
     inside = em.inside(x)
     n_rows, n_columns, n_groups = len(spec.fixed), len(spec.columns), len(spec.groups)
     parameters = spec.parameters
-    whole = len(x) <= max(EXACT_PARAMETERS, em.responses.n_persons)
-    if spec.item_by_item and not whole and not sandwich:
+    whole = sandwich or len(x) <= max(EXACT_PARAMETERS, em.responses.n_persons)
+    if not whole and em.has_own_curves:
         from torch.linalg import LinAlgError
 
         blocks = np.full((n_columns, n_rows, n_rows), np.nan)
@@ -154,7 +154,8 @@ def joint_covariances(em: Engine, x: Tensor, free: Tensor) -> np.ndarray:
     import torch
     from torch.linalg import cholesky, cholesky_ex, solve_triangular
 
-    parameters = em.logistic(x)
+    parameters = em.items(x)
+    assert isinstance(parameters, Logistic)
     common = em.spec.tied(0) == "all"
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
     mask = free[:kinds].T.double()  # (n_items, kinds)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,8 @@ import pandas as pd
 from psychlm.frames import FrameError
 from psychlm.irt.arrays import as_type, device_of, host, namespace, on_device, single
 from psychlm.irt.climb import climb
-from psychlm.irt.em import LOGLIK_TOLERANCE, bounded, scoring_with_guessing, squarem
-from psychlm.irt.engine import SCORING_STEPS, Engine, rough_grid
+from psychlm.irt.em import LOGLIK_TOLERANCE, maximised, squarem
+from psychlm.irt.engine import Engine, rough_grid
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
     QUADRATURE_ERROR,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 ASYMPTOTES = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free ones, lower and upper, to begin with
 ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
-FIRST_STEPS = 20  # EM steps before Newton's method
+FIRST_STEPS = 8  # EM steps before Newton's method
 GUESSED_STEPS = 6  # the same with guessing, where EM soon stops gaining
 COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
 ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
@@ -64,31 +64,36 @@ MOST_RELIABILITY = 0.95
 
 
 def starts_of(em: Engine, start: pd.DataFrame | IRTFit | None) -> Iterator[Tensor]:
-    """Yield the estimates to climb from."""
-    if em.spec.item_by_item:
-        yield from starts_by_em(em, start)
-        return
-    guessed = np.isnan(em.spec.fixed[2:]).any() and em.spec.model.dichotomous and start is None
-    device = em.responses.device
-    for asymptotes in ASYMPTOTES if guessed else ASYMPTOTES[:1]:
-        em.grid = quadrature_grid(device=device)
-        cells = starting_cells(em.spec, asymptotes, start)
-        yield on_device(em.spec.parameters.nearest(cells), device)
+    """Yield the estimates to climb from, near a maximum, if Newton's method follows.
+
+    It builds the information whole, so that many items are left to EM.
+    """
+    starts, guessed = starting_estimates(em, start)
+    if len(starts[0]) > EXACT_PARAMETERS:
+        em.first_steps = None
+        yield from starts
+    elif guessed:  # the climb goes on from where first steps reached most; others help single items
+        first, *others = approach(em, starts, guessed)
+        em.others = [em.items(other) for other in others]
+        yield first
+    else:
+        em.first_steps = FIRST_STEPS
+        for begin in starts:
+            yield from approach(em, [begin], guessed)
 
 
 def starting_cells(
     spec: Specification,
     asymptotes: tuple[float, float],
     start: pd.DataFrame | IRTFit | None = None,
-    turned: bool = True,
 ) -> np.ndarray:
     """Return cells to begin with: proportions of the categories, or an earlier fit to the items.
 
-    Slopes are ``turned`` as items agree with the others.
+    Slopes are turned as items agree with the others; EM turns those of many logistic items.
     """
     form = spec.model.form
     table = form.starts(spec.answers.category_counts, spec.fixed, asymptotes)
-    if turned:
+    if form is not Logistic or 4 * len(spec.columns) <= EXACT_PARAMETERS:
         n = 1 if spec.n is None else np.where(spec.n > 0, spec.n, np.nan)
         missing = spec.codes == MISSING if spec.n is None else False
         table = form.turned(table, np.where(missing, np.nan, spec.codes / n))
@@ -119,47 +124,39 @@ def starting_cells(
     return np.concatenate([cells.ravel(), moments.ravel()])
 
 
-def starts_by_em(em: Engine, start: pd.DataFrame | None) -> list[Tensor]:
-    """Return where to climb from: where first steps from every start reached most, if few items.
+def starting_estimates(
+    em: Engine, start: pd.DataFrame | IRTFit | None
+) -> tuple[list[Tensor], bool]:
+    """Return where to begin: an earlier fit, or proportions correct; whether items are guessed.
 
-    Newton's method, which follows, builds the information matrix whole.
-    """
-    starts = starting_estimates(em, start)
-    guessed = em.n_curve_rows > 2
-    if em.n_curve_rows * em.n_columns > EXACT_PARAMETERS:
-        em.first_steps = None
-        return starts
-    first, *others = approach(em, starts, guessed)
-    if guessed:  # EM's steps become so small that they look like convergence
-        em.others = [em.logistic(other) for other in others]
-    else:
-        em.first_steps = FIRST_STEPS
-    return [first]
-
-
-def starting_estimates(em: Engine, start: pd.DataFrame | None) -> list[Tensor]:
-    """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
-
-    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
-    scores see guessing where there is none.
+    With guessing there are two starts. A 2PL turns guessed responses into extreme slopes, from
+    which a 3PL seldom returns; curves on scores see guessing where there is none. Other asymptotes
+    begin at two values.
     """
     spec = em.spec
     device = em.responses.device
-    cells = starting_cells(spec, (0.0, 1.0), start, turned=False)
-    plain = on_device(spec.parameters.nearest(cells), device)
-    if start is not None or not em.guessing_free.any():
-        return [plain]
+    free = np.isnan(spec.fixed)
+    curves = spec.model.form is Logistic and spec.facets is None
+    guessed = curves and em.n_curve_rows == 3 and bool(em.guessing_free.any())
+    several = spec.model.dichotomous and free[2:].any() and start is None and not guessed
+    plain = [
+        on_device(spec.parameters.nearest(starting_cells(spec, asymptotes, start)), device)
+        for asymptotes in (ASYMPTOTES if several else [(0.0, 1.0)] if guessed else ASYMPTOTES[:1])
+    ]
+    if start is not None or not guessed:
+        return plain, guessed
     fixed = spec.fixed.copy()
     fixed[2] = np.nan_to_num(fixed[2])
     priors = {name: prior for name, prior in spec.priors.items() if name != "guessing"}
     without = Engine(replace(spec, fixed=fixed, priors=priors), em.settings, device)
     without.hold_slopes(ROUGH_SLOPE)
-    rough, _ = squarem(without, without.packed(em.unpack(plain)[0]), ROUGH, GUESSED_STEPS)
+    rough, _ = squarem(without, without.packed(em.unpack(plain[0])[0]), ROUGH, GUESSED_STEPS)
     values = without.unpack(rough)[0]
     begin = START_GUESSING if em.own[2].any() else START_COMMON_GUESSING
     values[2] = namespace(values).where(em.guessing_free, begin, values[2])
-    by_scores = start_from_scores(em, on_device(fixed[2], device))
-    return [em.packed(by_scores.values), em.packed(values)]
+    column = np.array(spec.columns)[:, 0]
+    by_scores = start_from_scores(em, on_device(fixed[2][column], device))
+    return [em.packed(by_scores.values), em.packed(values)], guessed
 
 
 def approach(em: Engine, starts: list[Tensor], guessed: bool) -> list[Tensor]:
@@ -170,7 +167,6 @@ def approach(em: Engine, starts: list[Tensor], guessed: bool) -> list[Tensor]:
     """
     em.hold_slopes(ROUGH_SLOPE)
     em.quadrature_error = ROUGH_GAIN
-    em.scoring_steps = 1 if guessed else SCORING_STEPS
     climbed = []
     for start in starts:
         em.grid = quadrature_grid(device=em.responses.device)
@@ -183,7 +179,6 @@ def approach(em: Engine, starts: list[Tensor], guessed: bool) -> list[Tensor]:
         first, *_ = climb(em, first, ROUGH_GAIN)
     em.hold_slopes(LARGEST_SLOPE)
     em.quadrature_error = QUADRATURE_ERROR
-    em.scoring_steps = SCORING_STEPS
     return [first, *others]
 
 
@@ -224,26 +219,21 @@ def start_from_scores(em: Engine, guessing: Tensor) -> Logistic:
     tables = []
     for block in blocks:
         # All starts of the block's items at once, (n_starts n_items, ...).
-        correct, answered = block.expected_counts(weights)
+        counts = block.expected_by_category(weights)
         n_starts = len(SCORE_STARTS)
         above = share[block.items]
         slope, guess = on_device(np.array(SCORE_STARTS), device).T[..., None]
         c = xp.where(free[2, block.items], xp.minimum(above / 2, guess), fixed[block.items])
         slope = xp.broadcast_to(slope, c.shape)
-        beta = level_curve(above, slope, c).reshape(3, -1).T
-        answered = xp.broadcast_to(answered, correct.shape)
-        correct = xp.tile(correct, (n_starts, 1))
-        answered = xp.tile(answered, (n_starts, 1))
-        is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
-        beta = scoring_with_guessing(
-            em, beta, correct, answered, nodes, is_free, SCORE_TOLERANCE, SCORE_STEPS
-        )
-        log_q, log_p = Logistic(beta.T).log_probability(nodes).swapaxes(0, 1)
-        value = (correct * log_p + (answered - correct) * log_q).sum(1).reshape(n_starts, -1)
-        best = xp.nan_to_num(value, nan=-xp.inf).argmax(0)
+        begin = Logistic(level_curve(above, slope, c).reshape(3, -1))
+        counts = xp.tile(counts, (n_starts, 1, 1))
+        is_free = xp.tile(free[:, block.items], (1, n_starts))
+        table = maximised(em, begin, counts, nodes, is_free, SCORE_TOLERANCE, SCORE_STEPS)
+        value: Any = Logistic(table).expected_loglik(counts, nodes)
+        best = xp.nan_to_num(value, nan=-xp.inf).reshape(n_starts, -1).argmax(0)
         each = on_device(np.arange(len(best)), device)
-        tables.append(beta.reshape(n_starts, -1, 3)[best, each])
-    return bounded(Logistic(xp.concatenate(tables).T), em.largest_slope)
+        tables.append(table.reshape(3, n_starts, -1)[:, best, each])
+    return Logistic(xp.concatenate(tables, 1))
 
 
 def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Tensor:
@@ -264,9 +254,11 @@ def better_starts(
     """
     xp = namespace(x)
     _, objective = em.expect(x)
-    parameters = em.logistic(x)
+    parameters = em.items(x)
+    assert isinstance(parameters, Logistic)
     grid = rough_grid(em, x)
-    posterior = integrate(node_loglik(em.responses, parameters, grid.nodes), grid)
+    weighted = em.density(x)(grid)
+    posterior = integrate(node_loglik(em.responses, parameters, grid.nodes), weighted)
     responses = em.responses
     guessable = em.guessing_free | (parameters.guessing > 0)
     own_guessing = em.own[2]
@@ -291,7 +283,7 @@ def better_starts(
     while len(order):
         chosen = xp.zeros_like(guessable)
         chosen[order] = True
-        trial = em.packed(xp.where(chosen, table, parameters.values))
+        trial = xp.where(em.by_column(chosen), em.packed(table), x)
         if em.expect(trial)[1] > objective + LOGLIK_TOLERANCE:
             return trial
         order = order[: len(order) // 2]
@@ -321,10 +313,10 @@ def exchanged_items(
         is_correct = as_type(block.correct, "float32")
         answered = 1 if block.answered is None else as_type(block.answered, "float32")
         is_wrong = answered - is_correct
-        is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
-        beta = starts[:, :, block.items].swapaxes(1, 2).reshape(-1, 3)
+        is_free = xp.tile(free[:, block.items], (1, n_starts))
+        table = xp.moveaxis(starts[:, :, block.items], 1, 0).reshape(3, -1)
         for step in range(ITEM_STEPS + 1):
-            after = Logistic(beta.T).log_probability(nodes).reshape(n_starts, n, 2, -1)
+            after = Logistic(table).log_probability(nodes).reshape(n_starts, n, 2, -1)
             ratio = single(xp.exp((after - before).clip(None, LARGEST_RATIO)))
             of_wrong = ratio[:, :, 0]
             of_correct = ratio[:, :, 1]
@@ -339,12 +331,9 @@ def exchanged_items(
                     continue
                 correct = ((is_correct * count / if_correct).T @ weights) * of_correct[start]
                 wrong = ((is_wrong * count / if_wrong).T @ weights) * of_wrong[start]
-                counts.append(xp.stack([correct, wrong]))
+                counts.append(xp.stack([wrong, correct], 1))
             if step < ITEM_STEPS:
-                correct, wrong = as_type(xp.concatenate(counts, 1), "float64")
-                beta = scoring_with_guessing(
-                    em, beta, correct, correct + wrong, nodes, is_free, 1e-2, 2
-                )
-                beta = bounded(Logistic(beta.T), em.largest_slope).values.T
-        tables[:, :, block.items] = beta.reshape(n_starts, n, 3).swapaxes(1, 2)
+                answers = as_type(xp.concatenate(counts), "float64")
+                table = maximised(em, Logistic(table), answers, nodes, is_free, 1e-2, 2)
+        tables[:, :, block.items] = xp.moveaxis(table.reshape(3, n_starts, n), 0, 1)
     return tables, gains

@@ -250,7 +250,7 @@ def test_an_item_off_its_maximum_is_named_and_leaves_the_others_their_errors(rng
     data = simulate.responses(rng.normal(size=500), items, rng)
     best = irt.fit(data, "2PL")
     start = best.items[["a", "d"]].copy()
-    start.iloc[3] = 0.01, 4.0
+    start.iloc[3] = 0.01, 12.0
     stopped = {"start": start, "max_iterations": 1}
     with pytest.warns(irt.IRTWarning, match=rf"items \['{start.index[3]}'\] lie too near a ridge"):
         fit = irt.fit(data, "2PL", weights=np.ones(500), **stopped)

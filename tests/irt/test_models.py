@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from psychlm import irt, simulate
-from psychlm.irt import _fit, response_functions, specification
+from psychlm.irt import _fit, response_functions, starts
 from psychlm.irt.response_functions import (
     ABSENT,
     MODELS,
@@ -197,24 +197,57 @@ def test_an_adaptive_test_of_all_items_ends_at_the_score(known):
         ("3PL", {"guessing": "common"}),
     ],
 )
-def test_arrays_tensors_and_the_engine_of_all_models_agree(model, settings, rng, monkeypatch):
+def test_arrays_and_tensors_agree(model, settings, rng, monkeypatch):
     items = simulate.items(12, rng, "3PL")
     data = simulate.responses(rng.normal(size=600), items, rng, missing=0.1)
     arrays = irt.fit(data, model, tolerance=1e-6, **settings)
     monkeypatch.setattr(_fit, "NUMPY_CELLS", 0)
     tensors = irt.fit(data, model, tolerance=1e-6, **settings)
-    monkeypatch.setattr(specification.Specification, "item_by_item", False)
-    general = irt.fit(data, model, tolerance=1e-6, **settings)
-    # With priors the sum has a maximum, and the log-likelihood alone a slope.
-    maxima = [fit.loglik + fit.log_prior for fit in (arrays, tensors, general)]
-    assert maxima == pytest.approx([maxima[0]] * 3, abs=1e-6)
+    assert tensors.loglik == pytest.approx(arrays.loglik, abs=1e-6)
     tables = (fit.items.astype(float) for fit in (arrays, tensors))
     np.testing.assert_allclose(*tables, rtol=1e-3, atol=1e-6)  # one difficulty is 3e-5 by chance
-    for other in (tensors, general):
-        for name in ("a", "d", "c"):
-            np.testing.assert_allclose(arrays.items[name], other.items[name], atol=1e-4)
-        errors = [fit.items[["se_a", "se_d"]].astype(float) for fit in (arrays, other)]
-        np.testing.assert_allclose(*errors, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("Rasch", {}),
+        ("2PL", {"weights": np.tile([0.5, 2.0], 400)}),
+        ("2PL", {"group": ["a", "b"] * 400, "free": ["item-02"]}),
+        ("2PL", {"equal": {"slope": ["item-01", "item-02"], "intercept": ["item-05", "item-06"]}}),
+        ("3PL", {"guessing": "common"}),
+        ("4PL", {"priors": {"guessing": irt.Beta(5, 17), "upper": irt.Beta(17, 5)}}),
+        ("2PL", {"fixed": pd.DataFrame({"a": 1.0, "b": 0.0}, index=["item-03", "item-04"])}),
+        ("graded", {}),
+        ("gpcm", {"group": ["a", "b"] * 400}),
+        ("RSM", {}),
+        ("nominal", {"priors": {"slope": irt.Normal(0, 2)}}),
+        ({"item-01": "gpcm", "item-02": "3PL"}, {"priors": {"guessing": irt.Beta(5, 17)}}),
+    ],
+)
+def test_em_steps_alone_reach_the_maximum_of_newtons_method(model, settings, rng, monkeypatch):
+    """Many items are left to EM, whose M-step eliminates what items do not share."""
+    items = simulate.items(12, rng, "3PL" if model in ("3PL", "4PL") else "2PL")
+    data = simulate.responses(rng.normal(size=800), items, rng)
+    if model in ("graded", "gpcm", "RSM", "nominal"):
+        ratings = simulate.items(6, rng, "gpcm", n_categories=3)
+        data = simulate.responses(rng.normal(size=800), ratings, rng, model="gpcm")
+    newton = irt.fit(data, model, **settings)
+    monkeypatch.setattr(starts, "EXACT_PARAMETERS", 0)
+    em = irt.fit(data, model, tolerance=1e-5, **settings)
+    maxima = [fit.loglik + fit.log_prior for fit in (newton, em)]
+    assert maxima[1] == pytest.approx(maxima[0], abs=1e-4)
+    tables = [(f.items if f.group_items is None else f.group_items) for f in (newton, em)]
+    columns = [name for name in tables[0].select_dtypes("number") if name[0] in "ad"]
+    np.testing.assert_allclose(*(t[columns].astype(float) for t in tables), atol=5e-3)
+
+
+def test_errors_of_too_many_estimates_are_left_out_and_said(rng, monkeypatch):
+    data = simulate.responses(rng.normal(size=300), simulate.items(8, rng), rng)
+    monkeypatch.setattr(_fit, "MOST_PARAMETERS", 10)
+    with pytest.warns(irt.IRTWarning, match="no standard errors of 18 estimates"):
+        fit = irt.fit(data, group=["a", "b"] * 150)
+    assert fit.converged and fit.items["se_a"].isna().all()
 
 
 @dataclass(frozen=True)
