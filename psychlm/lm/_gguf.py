@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from psychlm.data import sha256
 from psychlm.lm._errors import ModelError, plain_errors
@@ -62,21 +60,6 @@ def converted(file: Path) -> Path:
     return folder
 
 
-@contextmanager
-def read_once() -> Iterator[None]:
-    """Let transformers parse a GGUF file once, and make its table of names once: half of the time.
-
-    It parses the file for the tokenizer, the configuration and the weights, and makes the table
-    for every part of the network.
-    """
-    import gguf
-
-    kept: dict[str, Any] = {"GGUFReader": cache(gguf.GGUFReader)}
-    kept["get_tensor_name_map"] = cache(gguf.get_tensor_name_map)
-    with mock.patch.multiple(gguf, **kept):
-        yield
-
-
 def convert_gguf(file: Path, folder: Path) -> None:
     """Write the weights and the tokenizer of a GGUF file into a folder, as save_pretrained does."""
     import torch
@@ -84,7 +67,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
 
     opener: Any = AutoModelForCausalLM
     source: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-    with plain_errors(str(file)), read_once():
+    with plain_errors(str(file)):
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)
         network, report = opener.from_pretrained(
             str(file.parent), dtype=torch.float32, output_loading_info=True, **source
