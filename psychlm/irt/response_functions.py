@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from psychlm.irt.response_matrix import Block
 
 KINDS = ("slope", "intercept", "guessing", "upper")  # that can be equal, free or have priors
+# names of a, b, d, c and u in tables of items, those of other programs last
+COLUMNS = (("a",), ("b",), ("d",), ("c", "g", "guessing"), ("u", "upper"))
 ASYMPTOTES = {2: "c", 3: "u"}  # number of the kind, and the column of a table of items
 AGREEMENT = 1e-3  # logits, relative to the size of slope and intercept: tables of three decimals
 ABSENT = -1000.0  # logits, times k: threshold k of an item that has fewer of them
@@ -1029,7 +1031,7 @@ def four_parameters(
     """Return slopes, intercepts, lower and upper asymptotes of a table of dichotomous items.
 
     The table has the columns ``a``, and ``d`` or ``b`` (or both, which then agree), and optionally
-    ``c`` (0) and ``u`` (1).
+    ``c`` (0) and ``u`` (1), which mirt calls ``g`` and ``u``.
     """
     columns = list(items) if isinstance(items, pd.DataFrame) else [type(items).__name__]
     if {"d1", "b1"} & set(columns):
@@ -1041,8 +1043,8 @@ def four_parameters(
         raise FrameError(f"items need the columns a and b (or d), and have {columns}")
     rows = np.tile(np.array([[np.nan], [np.nan], [np.nan], [0.0], [1.0]]), len(items))
     try:
-        for row, name in zip(rows, "abdcu", strict=True):
-            if name in items:
+        for row, names in zip(rows, COLUMNS, strict=True):
+            for name in [name for name in names if name in items][:1]:
                 values = items[name].astype(float).to_numpy()
                 row[:] = np.where(np.isnan(values), row, values)
     except (TypeError, ValueError):

@@ -611,11 +611,13 @@ def check_groups(
     labels = by_person(persons, group, "group").astype(object)  # unused categories are none
     names = list(dict.fromkeys(labels))
     first = names[0] if reference is None else reference
-    if first not in names or not 2 <= len(names) <= 255:
+    if not 2 <= len(names) <= 255:
         raise FrameError(
-            f"reference {first!r} is none of the groups {format_names(names)}, or these are not 2 "
-            "to 255"
+            f"group has {len(names)} different values ({format_names(names)}); 2 to 255 can be "
+            "compared: cut a continuous one into groups, or leave group out"
         )
+    if first not in names:
+        raise FrameError(f"reference {first!r} is none of the groups {format_names(names)}")
     names.sort(key=lambda name: name != first)  # stable: the others keep their order
     return names, labels.map({name: g for g, name in enumerate(names)}).to_numpy()
 

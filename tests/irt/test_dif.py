@@ -170,6 +170,7 @@ def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():
         (lambda x, group: mantel_haenszel(x, group.iloc[1:]), "have no group"),
         (lambda x, group: irt.dif_likelihood_ratio(x, ["other", *group[1:]]), "these are 3"),
         (lambda x, group: mantel_haenszel(x, group, reference="people"), "none of the groups"),
+        (lambda x, group: irt.fit(x, group=["a"] * 40), "group has 1 different values"),
         (lambda x, group: mantel_haenszel(x, group[:3].tolist()), r"shape \(3,\) for 40 persons"),
         (lambda x, group: dif_likelihood_ratio(x, group, anchors=["z"]), "not among the responses"),
     ],

@@ -68,6 +68,14 @@ def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     np.testing.assert_allclose(found, without, atol=1e-8)
 
 
+@pytest.mark.parametrize("names", [("c", "u"), ("g", "u"), ("guessing", "upper")])
+def test_asymptotes_are_read_by_the_names_of_other_programs(names):
+    """By hand: u and c are the limits of the curve; mirt prints them as g and u."""
+    lower, upper = names
+    items = pd.DataFrame({"a": [1.0, 2.0], "b": 0.0, lower: 0.2, upper: 0.9})
+    np.testing.assert_allclose(curves.probability([-99.0, 99.0], items)[[0, 1], 0], [0.2, 0.9])
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
