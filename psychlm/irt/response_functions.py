@@ -225,8 +225,14 @@ class ResponseFunction(ABC):
         return first.detach(), grad(first.sum(), theta)[0]
 
     def information(self, theta: Tensor) -> Tensor:
-        """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2."""
-        return -self.by_ability(theta, self.log_probability(theta).exp())[1].T
+        """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2.
+
+        It is the expected square of the derivative of log P by ability, which is that by an
+        intercept times the slope that goes with it.
+        """
+        moves = self.rescaled(1.0, 1.0).values - self.values
+        by_ability = (moves[:, :, None, None] * self.scores(theta)).sum(0)
+        return (self.log_probability(theta).exp() * by_ability**2).sum(1).T
 
     def levels(self, items: pd.Index) -> dict:
         """Return the numbers 0, 1, 2, ... of every item's categories."""
