@@ -30,6 +30,8 @@ ROUNDED_STEP = 0.01  # logits: shorter ones count if they are expected to gain t
 LARGEST_STEP = 2.0  # logits, of one Newton step of an item
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 HALVINGS = 8
+M_STEPS = 6  # of Newton's method in an M-step of EM alone, and logits at which they end
+M_STEP_TOLERANCE = 0.01
 ABSORPTION_STEPS = 5
 RIDGE = 1e-10  # relative to an information's diagonal
 
@@ -47,7 +49,8 @@ def em_step(em: Engine, x: Tensor) -> tuple[Tensor, float]:
 def maximise(em: Engine, x: Tensor, posterior: Posterior) -> Tensor:
     """M-step: raise the expected log-likelihood, item by item, then in what items share.
 
-    One Newton step each suffices: EM with such M-steps has the same fixed points (Lange 1995).
+    One Newton step each suffices: EM with such M-steps has the same fixed points (Lange 1995). EM
+    alone makes more, so that slopes that run away soon reach their bound.
     """
     nodes = em.grid.nodes
     weights = posterior.weights * em.count[:, None]
@@ -60,7 +63,8 @@ def maximise(em: Engine, x: Tensor, posterior: Posterior) -> Tensor:
         part = items.of_items(block.items)
         answers = part.expected_answers(block, weights, nodes)
         own = em.own[:, block.items]
-        tables.append(maximised(em, part, answers, nodes, own))
+        limits = (0.0, 1) if em.first_steps is not None else (M_STEP_TOLERANCE, M_STEPS)
+        tables.append(maximised(em, part, answers, nodes, own, *limits))
     values = namespace(x).concatenate(tables, 1)
     x[em.own_estimates] = values.reshape(-1)[em.first_cells[em.own_estimates]]
     return shared_step(em, x, weights) if len(em.shared_estimates) else x
@@ -81,8 +85,8 @@ def maximised(
     answers: Any,
     nodes: Tensor,
     free: Tensor,
-    tolerance: float = 0.0,
-    n_steps: int = 1,
+    tolerance: float,
+    n_steps: int,
 ) -> Tensor:
     """Return rows of parameters (n_rows, n_items) after Newton steps of every item by itself.
 
@@ -104,8 +108,8 @@ def maximised(
         return loglik
 
     value = expected_loglik(values)
-    if value is None:  # steps cost less
-        n_steps = 2 * n_steps
+    if value is None:  # a step costs less
+        n_steps = max(n_steps, 2)
     for _ in range(n_steps):
         uphill, information = replace(items, values=values).expected_derivatives(answers, nodes)
         step = newton_step(em, values, uphill, information, free)
@@ -297,9 +301,9 @@ def squarem(
 ) -> tuple[Tensor, bool]:
     """Run cycles of two EM steps and one extrapolation; return the estimates and convergence.
 
-    Converged are estimates whose predicted remaining change is below the tolerance, with a
-    predicted gain in log-likelihood below ``gain`` nats. Items with slopes at their bound do not
-    count. ``n_steps`` limits the EM steps.
+    Converged are estimates whose predicted remaining change is below the tolerance, where the last
+    step gained less than ``gain`` nats. Items with slopes at their bound do not count. ``n_steps``
+    limits the EM steps.
     """
     reached = -float("inf")
     safe = x
@@ -326,7 +330,7 @@ def squarem(
         bend = max(float(((curvature * settled) ** 2).sum()) ** 0.5, 1e-300)
         length = float(((step * settled) ** 2).sum()) ** 0.5 / bend
         change = float(abs(last).max()) * max(length, 1.0)
-        if change < tolerance and (reached - objective) * max(length, 1.0) < gain:
+        if change < tolerance and reached - objective < gain:
             return twice, True
 
         # Extrapolate, with strides that grow fourfold while they are exhausted.

@@ -108,7 +108,10 @@ class Engine(Expectation):
         self.largest_slope = LARGEST_SLOPE
         of_kind = [np.flatnonzero(kinds == kind) for kind in range(LOG_SD + 1)]
         self.slopes, self.intercepts = (on_device(of_kind[kind], device) for kind in (0, 1))
-        self.moments = on_device(np.flatnonzero(first_cells >= n_items_cells), device)
+        is_moment = first_cells >= n_items_cells
+        self.moments = on_device(np.flatnonzero(is_moment), device)
+        self.is_moment = on_device(is_moment, device)
+        self.moment_cells = on_device(first_cells[is_moment] - n_items_cells, device)
         asymptotes = np.concatenate([of_kind[2], of_kind[3]])
         self.asymptotes = on_device(asymptotes, device)
         self.priors_of_asymptotes = bool({"guessing", "upper"} & set(spec.priors))
@@ -118,28 +121,7 @@ class Engine(Expectation):
             (on_device(of_kind[KINDS.index(name)], device), prior)
             for name, prior in spec.prior_densities.items()
         ]
-        # Which parameters are estimated, and which of these an item has for itself.
-        free = np.zeros(n_items_cells, bool)
-        free[parameters.cell[parameters.cell < n_items_cells]] = True
-        self.free = on_device(self.curves_of(free), device)
-        self.moving_rows = [bool(row.any()) for row in self.curves_of(free)]
-        is_moment = first_cells >= n_items_cells
-        own = np.bincount(parameters.estimate) == 1
-        own &= (np.bincount(parameters.cell)[first_cells] == 1) & ~is_moment
-        self.own_estimates = on_device(np.flatnonzero(own), device)
-        free[:] = False
-        free[first_cells[own]] = True
-        self.own = on_device(self.curves_of(free), device)
-        shared = np.flatnonzero(~own & ~is_moment)
-        self.shared_estimates = on_device(shared, device)
-        entry = np.isin(parameters.estimate, shared)
-        basis = np.zeros((parameters.n_cells, len(shared)))
-        number = np.searchsorted(shared, parameters.estimate[entry])
-        basis[parameters.cell[entry], number] = parameters.coefficient[entry]
-        by_row = basis[:n_items_cells].reshape(len(rows), self.n_columns, len(shared))
-        self.shared_basis = on_device(by_row[self.kinds], device)
-        self.is_moment = on_device(is_moment, device)
-        self.moment_cells = on_device(first_cells[is_moment] - n_items_cells, device)
+        self.mark_shared(n_items_cells)
         if self.moments_free:
             group = self.responses.group
             number = np.zeros(len(self.count), int) if group is None else host(group)
@@ -147,8 +129,37 @@ class Engine(Expectation):
             member = np.eye(len(spec.groups))[number]
             self.member = on_device(member, device)  # (n_rows, n_groups)
 
+    def mark_shared(self, n_items_cells: int) -> None:
+        """Tell the estimates that an item has for itself, one cell each, from what items share."""
+        device = device_of(self.fixed)
+        parameters = self.spec.parameters
+        first_cells = parameters.first_cells
+        free = np.zeros(n_items_cells, bool)
+        free[parameters.cell[parameters.cell < n_items_cells]] = True
+        self.free = on_device(self.curves_of(free), device)
+        self.moving_rows = [bool(row.any()) for row in self.curves_of(free)]
+
+        is_item = first_cells < n_items_cells
+        is_own = (np.bincount(parameters.estimate) == 1) & is_item
+        is_own &= np.bincount(parameters.cell)[first_cells] == 1
+        self.own_estimates = on_device(np.flatnonzero(is_own), device)
+        free[:] = False
+        free[first_cells[is_own]] = True
+        self.own = on_device(self.curves_of(free), device)
+
+        # The derivatives of the cells by the shared estimates, (n_kinds, n_columns, n_shared).
+        shared = np.flatnonzero(is_item & ~is_own)
+        self.shared_estimates = on_device(shared, device)
+        entries = np.isin(parameters.estimate, shared)
+        number = np.searchsorted(shared, parameters.estimate[entries])
+        basis = np.zeros((n_items_cells, len(shared)))
+        basis[parameters.cell[entries], number] = parameters.coefficient[entries]
+        n_rows = n_items_cells // self.n_columns
+        basis = basis.reshape(n_rows, self.n_columns, len(shared))[self.kinds]
+        self.shared_basis = on_device(basis, device)
+
     def curves_of(self, cells: np.ndarray) -> np.ndarray:
-        """Return values of the items' cells in the rows that curves need."""
+        """Return values of the items' cells, in the rows that curves need."""
         return cells.reshape(-1, self.n_columns)[: self.n_curve_rows].copy()
 
     @property
@@ -206,15 +217,10 @@ class Engine(Expectation):
     @property
     def has_own_curves(self) -> bool:
         """Whether every item has its own logistic curve, or shares with all others the slope."""
-        spec = self.spec
+        if self.spec.model.form is not Logistic or self.n_curve_rows > 3 or self.moments_free:
+            return False
         n_shared = len(self.shared_estimates)
-        apart = n_shared == 0 or (n_shared == 1 and spec.tied(0) == "all")
-        return (
-            apart
-            and spec.model.form is Logistic
-            and self.n_curve_rows < 4
-            and not self.moments_free
-        )
+        return n_shared == 0 or (n_shared == 1 and self.spec.tied(0) == "all")
 
     def by_column(self, chosen: Tensor) -> Tensor:
         """Return which estimates are of chosen columns, bool; moments always are."""
