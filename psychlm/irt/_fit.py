@@ -162,6 +162,8 @@ def fit(
             f"max_iterations={max_iterations} and tolerance={tolerance} let no step be made; give "
             "a whole number of at least 1 and logits above 0"
         )
+    if standard_errors not in (True, False, "sandwich"):
+        raise ValueError(f"standard_errors={standard_errors!r}; choose True, False or 'sandwich'")
     settings = Settings(tolerance, max_iterations)
     given: dict[str, Any] = {"guessing": guessing, "upper": upper, "priors": priors, "equal": equal}
     given |= {"group": group, "free": free}

@@ -74,6 +74,7 @@ class Engine(Expectation):
         self.n_curve_rows = spec.model.form.n_rows(spec.fixed)
         n_moments = 2 * len(spec.groups)
         column = np.array(spec.columns)[:, 0]
+        self.form = spec.model.form.of_columns(column)
         rows = np.nan_to_num(spec.fixed)[:, column]
         self.fixed = on_device(np.append(rows.ravel(), np.zeros(n_moments)), device)
         self.cell = on_device(parameters.cell, device)
@@ -181,7 +182,7 @@ class Engine(Expectation):
 
     def items(self, x: Tensor) -> ResponseFunction:
         """Return the items, without rows of asymptotes where there are none."""
-        return self.spec.model.form(self.unpack(x)[0][: self.n_curve_rows])
+        return self.form(self.unpack(x)[0][: self.n_curve_rows])
 
     def packed(self, values: Tensor) -> Tensor:
         """Return the estimates of rows of parameters, with groups like the reference group."""

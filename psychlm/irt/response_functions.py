@@ -132,6 +132,11 @@ class ResponseFunction(ABC):
         forms = [model.form for model in getattr(cls, "models", ())] or [cls]
         return all(form.scores is not ResponseFunction.scores for form in forms)
 
+    @classmethod
+    def of_columns(cls, item: np.ndarray) -> type[ResponseFunction]:
+        """Return the form of columns of parameters, each of the item with this number."""
+        return cls
+
     @property
     def by_theta(self) -> Tensor:
         """Values with an axis for abilities, (n_rows, n_items, n_theta or 1)."""
@@ -800,6 +805,11 @@ class MixedFormats(ResponseFunction):
     def of(cls, models: Sequence[Model]) -> type[MixedFormats]:
         """Return the class of items with these models."""
         return type(cls.__name__, (MixedFormats,), {"models": tuple(models)})
+
+    @classmethod
+    def of_columns(cls, item: np.ndarray) -> type[ResponseFunction]:
+        """Return the class of columns of these items: those of a group may have their own."""
+        return cls.of([cls.models[number] for number in item])
 
     @classmethod
     def parts(cls, n_rows: int) -> Iterator[tuple[type[ResponseFunction], np.ndarray, np.ndarray]]:

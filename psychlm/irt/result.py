@@ -162,7 +162,9 @@ class IRTFit(InformationCriteria, PaperTables):
             raise KeyError(f"no group {label!r}; the groups are {labels}")
         moments = self.groups[self.groups.index == label].iloc[0]
         alone: dict[str, Any] = {"groups": None, "group_items": None, "covariance": None}
-        alone |= {"ability_mean": float(moments["mean"]), "ability_sd": float(moments["sd"])}
+        # Groups' moments are in units of the reference group's sd, but on a bank's scale.
+        unit = 1.0 if self.mean_is_free else self.ability_sd
+        alone |= {"ability_mean": moments["mean"] * unit, "ability_sd": moments["sd"] * unit}
         alone["items"] = self.group_items.xs(label, level="group")
         if self.estimates is not None:
             # The mean of ability is free where an intercept is that of the reference group.
@@ -304,7 +306,7 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
             index = covariance.index[1:].insert(0, ("ability", "variance"))
             scaled = covariance.to_numpy() * np.outer(scale, scale)
             covariance = pd.DataFrame(scaled, index=index, columns=index)
-    table = model.form.table(values, blocks)
+    table = model.form.of_columns(np.array(spec.columns)[:, 0]).table(values, blocks)
     if model.unit_slope:
         table["se_a"] = np.nan
     by_group = {}

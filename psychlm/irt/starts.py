@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 ASYMPTOTES = ((0.15, 0.95), (0.02, 0.99), (0.25, 0.85))  # free ones, lower and upper, to begin with
 ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
+FLAT_SLOPE = 1e-3
 FIRST_STEPS = 8  # EM steps before Newton's method
 GUESSED_STEPS = 6  # the same with guessing, where EM soon stops gaining
 COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
@@ -117,6 +118,9 @@ def starting_cells(
             for row, kind in enumerate(spec.row_kinds):
                 if kind > 1 and KINDS[kind] in spec.priors:  # whose density may be 0 at the edge
                     earlier[row] = earlier[row].clip(START_GUESSING, 1 - START_GUESSING)
+                if kind == 0:  # flat curves of all items are a saddle, which no step leaves
+                    flat = np.abs(earlier[row]) < FLAT_SLOPE
+                    earlier[row] = np.where(flat, table[row], earlier[row])
             rows[number] = np.where(free, earlier, spec.fixed)
     cells = np.stack([rows[g][:, j] for j, g in spec.columns], axis=1)
     if spec.positive_slopes:

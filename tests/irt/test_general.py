@@ -235,6 +235,51 @@ def test_a_fit_of_several_groups_scores_and_is_judged_in_a_named_group_only(two_
     assert irt.s_x2(second, asked)["n_persons"].eq(len(asked)).all()
 
 
+@pytest.mark.parametrize("model", ["Rasch", "PCM"])
+def test_abilities_of_a_group_of_a_rasch_model_are_in_logits(model, rng):
+    """The reference group's sd is 2 logits; expected sums of answers are those observed."""
+    ratings = model == "PCM"
+    settings = {"n_categories": 3} if ratings else {}
+    items = simulate.items(8, rng, "gpcm" if ratings else "2PL", **settings).assign(a=1.0)
+    kept = [name for name in items if name[0] in "ab"]
+    theta = np.append(rng.normal(0, 2, 500), rng.normal(2, 1, 500))
+    group = np.repeat(["A", "B"], 500)
+    curves = "gpcm" if ratings else "2PL"
+    data = simulate.responses(theta, items[kept], rng, model=curves)
+    fit = irt.fit(data, model, group=group)
+    for label, mean, sd in (("A", 0.0, 2.0), ("B", 2.0, 1.0)):
+        alone = fit.in_group(label)
+        assert alone.ability_mean == pytest.approx(mean, abs=0.3)
+        assert alone.ability_sd == pytest.approx(sd, rel=0.15)
+        tables = irt.ModelTables.of(alone)
+        expected = sum(each @ tables.weights for each in tables.expected)
+        assert expected == pytest.approx(data[group == label].sum(axis=1).mean(), abs=0.15)
+
+
+def test_items_of_several_formats_may_differ_between_groups(rng):
+    """Reference: the log-likelihoods of two fits, each of one group, where all items differ."""
+    first = simulate.responses(rng.normal(size=600), simulate.items(4, rng), rng)
+    steps = simulate.items(3, rng, "gpcm", n_categories=3)
+    second = simulate.responses(rng.normal(size=600), steps, rng, model="gpcm").add_prefix("r")
+    data = pd.concat([first, second], axis=1)
+    group = np.repeat(["a", "b"], 300)
+    model = dict.fromkeys(second, "gpcm")
+    fit = irt.fit(data, model, group=group, free="all")
+    apart = [irt.fit(data[group == label], model).loglik for label in "ab"]
+    assert fit.loglik == pytest.approx(sum(apart), abs=1e-3)
+    one = irt.fit(data, model, group=group, free=["r" + str(steps.index[0])])
+    assert one.converged and one.loglik < fit.loglik
+
+
+def test_a_start_with_flat_curves_is_no_saddle_and_unknown_errors_are_refused(rng):
+    data = simulate.responses(rng.normal(size=300), simulate.items(6, rng), rng)
+    best = irt.fit(data)
+    flat = irt.fit(data, start=best.items[["a", "d"]].assign(a=0.0))
+    assert flat.loglik == pytest.approx(best.loglik, abs=1e-4)
+    with pytest.raises(ValueError, match="choose True, False or 'sandwich'"):
+        irt.fit(data, standard_errors="robust")
+
+
 def test_a_group_whose_abilities_have_no_spread_ends_at_the_bound_and_says_so():
     lsat = corpora.lsat6()
     alike = (lsat.sum(axis=1) == 3) & (np.arange(len(lsat)) % 2 == 0)
