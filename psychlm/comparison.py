@@ -30,8 +30,7 @@ from psychlm.frames import (
 from psychlm.stats import holm
 
 POWER = 0.8  # of the minimal detectable difference
-OF_TWO = "; scores of one model, a row an item, are compared with another's: compare(a, b) of two "
-OF_TWO += "columns, psychlm compare A.csv B.csv"
+OF_TWO = "; two models, a row an item, are compare(a, b) of columns, psychlm compare A.csv B.csv"
 NEAR = 1.05  # standard errors at most 5 % larger than those of repeats without end
 CELLS = 2**22  # resampled values held at once (32 MB)
 SAME = "cannot be told apart at this size"
@@ -361,10 +360,8 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, pd.Index,
     b = as_numbers(b)
     for name, scores in (("a", a), ("b", b)):
         if not pd.api.types.is_numeric_dtype(scores):
-            raise ValueError(
-                f"the scores of {name} are {scores.dtype}, not numbers; grade them, or turn "
-                "numbers as text into numbers: scores.astype(float)"
-            )
+            said = f"the scores of {name} are {scores.dtype}, not numbers; grade them"
+            raise ValueError(f"{said}; numbers as text become numbers with scores.astype(float)")
         repeated = scores.index[scores.index.duplicated()]
         refuse(f"labels of {name}", repeated, "occur more than once; keep one of each")
         infinite = scores.index[scores.isin([np.inf, -np.inf])]

@@ -132,7 +132,8 @@ def fit(
         were sampled with; AIC and BIC have no meaning there.
     standard_errors : bool or "sandwich"
         Compute them, from the observed information, or the sandwich ones, which hold where the
-        model is wrong; ``fit.errors`` says which.
+        model is wrong; ``fit.errors`` says which. Where items share parameters or have several
+        categories they are those of up to 5,000 estimates.
     item_names : sequence, optional
         Names for the columns of a matrix.
     max_iterations : int
@@ -268,9 +269,9 @@ def solve(
     messages = []
     if too_many:
         messages.append(
-            f"no standard errors of {len(x):,} estimates: with parameters that items share or "
-            f"several categories they take a matrix of that size; they are computed up to "
-            f"{MOST_PARAMETERS:,}, or pass standard_errors=False"
+            f"no standard errors of {len(x):,} estimates: where items share parameters or have "
+            "several categories they take a matrix of that size, which is computed up to "
+            f"{MOST_PARAMETERS:,}; standard_errors=False asks for none"
         )
     at_limit = np.abs(np.log(sd)) > LARGEST_LOG_SD - 1e-6
     messages += [

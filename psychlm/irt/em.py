@@ -30,8 +30,8 @@ ROUNDED_STEP = 0.01  # logits: shorter ones count if they are expected to gain t
 LARGEST_STEP = 2.0  # logits, of one Newton step of an item
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 HALVINGS = 8
-M_STEPS = 6  # of Newton's method in an M-step of EM alone, and logits at which they end
-M_STEP_TOLERANCE = 0.01
+M_STEPS = 6  # of Newton's method in an M-step of EM alone
+M_STEP_TOLERANCE = 0.01  # logits, at which they end
 ABSORPTION_STEPS = 5
 RIDGE = 1e-10  # relative to an information's diagonal
 
@@ -58,13 +58,12 @@ def maximise(em: Engine, x: Tensor, posterior: Posterior) -> Tensor:
     if em.moments_free:
         x[em.moments] = moments_of(em, posterior)[em.moment_cells]
     items = em.items(x)
+    limits = (0.0, 1) if em.first_steps is not None else (M_STEP_TOLERANCE, M_STEPS)
     tables = []
     for block in em.responses.blocks():
         part = items.of_items(block.items)
         answers = part.expected_answers(block, weights, nodes)
-        own = em.own[:, block.items]
-        limits = (0.0, 1) if em.first_steps is not None else (M_STEP_TOLERANCE, M_STEPS)
-        tables.append(maximised(em, part, answers, nodes, own, *limits))
+        tables.append(maximised(em, part, answers, nodes, em.own[:, block.items], *limits))
     values = namespace(x).concatenate(tables, 1)
     x[em.own_estimates] = values.reshape(-1)[em.first_cells[em.own_estimates]]
     return shared_step(em, x, weights) if len(em.shared_estimates) else x
@@ -100,9 +99,7 @@ def maximised(
     def expected_loglik(values: Tensor, chosen: Any = slice(None)) -> Tensor | None:
         """Return the expected log-likelihood plus log prior of some items, (n_chosen,)."""
         some = replace(items.of_items(chosen), values=values)
-        loglik = some.expected_loglik(
-            answers if isinstance(answers, tuple) else answers[chosen], nodes
-        )
+        loglik = some.expected_loglik(answers[chosen], nodes)
         if loglik is not None and em.priors:
             loglik = loglik + prior_table(em, values, free[:, chosen])[0].sum(0)
         return loglik

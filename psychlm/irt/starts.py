@@ -142,10 +142,14 @@ def starting_estimates(
     free = np.isnan(spec.fixed)
     curves = spec.model.form is Logistic and spec.facets is None
     guessed = curves and em.n_curve_rows == 3 and bool(em.guessing_free.any())
-    several = spec.model.dichotomous and free[2:].any() and start is None and not guessed
+    tried: Sequence[tuple[float, float]] = ASYMPTOTES[:1]
+    if guessed:
+        tried = [(0.0, 1.0)]
+    elif spec.model.dichotomous and free[2:].any() and start is None:
+        tried = ASYMPTOTES
     plain = [
         on_device(spec.parameters.nearest(starting_cells(spec, asymptotes, start)), device)
-        for asymptotes in (ASYMPTOTES if several else [(0.0, 1.0)] if guessed else ASYMPTOTES[:1])
+        for asymptotes in tried
     ]
     if start is not None or not guessed:
         return plain, guessed
